@@ -1,0 +1,108 @@
+"""Every error a user can meet, as one tree. Each carries a sentence and a hint.
+
+    FlarechatError            exit 1   the engine or the application failed
+    ├── EngineError           exit 1   the model process died or refused a request
+    ├── UsageError            exit 2   a flag, a setting or an input is wrong
+    │   ├── SettingsError              a configuration value is out of range or unknown
+    │   ├── PromptTooLongError         the prompt does not fit the context
+    │   ├── TemplateError              the model's chat template refused the conversation
+    │   └── SessionError               a session is missing, locked, torn or of an unknown kind
+    ├── ModelError            exit 3   the model is missing, broken, unknown or does not fit
+    ├── StorageError          exit 1   the disk is full or a file cannot be written
+    └── ConstraintError       exit 5   constrained output was not satisfied
+
+The message says what is wrong and names the offending value; the hint says what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+EXIT_OK = 0
+EXIT_ENGINE = 1
+EXIT_USAGE = 2
+EXIT_MODEL = 3
+EXIT_CONSTRAINT = 5
+EXIT_INTERRUPTED = 130
+
+
+class FlarechatError(Exception):
+    """Root of the tree: something failed, and the user is told in one sentence."""
+
+    exit_code = EXIT_ENGINE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class EngineError(FlarechatError):
+    """The model process died or could not serve a request."""
+
+
+class UsageError(FlarechatError):
+    """What the user asked for cannot be done as asked."""
+
+    exit_code = EXIT_USAGE
+
+
+class SettingsError(UsageError):
+    """A setting is out of range, of the wrong type or unknown."""
+
+
+class PromptTooLongError(UsageError):
+    """The rendered conversation has more tokens than the context holds."""
+
+
+class TemplateError(UsageError):
+    """The model's chat template refused the conversation or did something forbidden."""
+
+
+class SessionError(UsageError):
+    """A session file is missing, locked by another writer, damaged or alien."""
+
+
+class ModelError(FlarechatError):
+    """A model is missing, broken, of an unknown architecture or too large for memory."""
+
+    exit_code = EXIT_MODEL
+
+
+class StorageError(FlarechatError):
+    """A file could not be written: no space, no permission, read-only."""
+
+
+class ConstraintError(FlarechatError):
+    """The answer does not satisfy the constraint it was asked to satisfy."""
+
+    exit_code = EXIT_CONSTRAINT
+
+
+KINDS: dict[str, type[FlarechatError]] = {
+    cls.__name__: cls
+    for cls in (
+        FlarechatError,
+        EngineError,
+        UsageError,
+        SettingsError,
+        PromptTooLongError,
+        TemplateError,
+        SessionError,
+        ModelError,
+        StorageError,
+        ConstraintError,
+    )
+}
+
+
+def print_error(error: FlarechatError, stream: TextIO | None = None) -> None:
+    """Print one error on stderr: the sentence, then the remedy on its own line."""
+    out = stream or sys.stderr
+    print(f"flarechat: {error.message}", file=out)
+    if error.hint:
+        print(f"           {error.hint}", file=out)

@@ -1,0 +1,61 @@
+"""Where flarechat keeps things. Owns the folder names; every other module asks here.
+
+`FLARECHAT_HOME` puts all of it below one folder. Folders are made 0700 on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from flarechat.errors import StorageError
+
+APP = "flarechat"
+
+
+def _home() -> Path | None:
+    home = os.environ.get("FLARECHAT_HOME")
+    return Path(home).expanduser() if home else None
+
+
+def _made(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"The folder {path} cannot be made: {error.strerror}.",
+            "Free space or set FLARECHAT_HOME to a folder you may write to.",
+        ) from error
+    return path
+
+
+def config_file() -> Path:
+    """The user's settings file; it need not exist."""
+    home = _home()
+    folder = home / "config" if home else Path(platformdirs.user_config_dir(APP))
+    return folder / "config.toml"
+
+
+def sessions_dir() -> Path:
+    """Where conversations are kept."""
+    home = _home()
+    return _made((home / "data" if home else Path(platformdirs.user_data_dir(APP))) / "sessions")
+
+
+def cache_dir() -> Path:
+    """Models and whatever can be made again."""
+    home = _home()
+    return _made(home / "cache" if home else Path(platformdirs.user_cache_dir(APP)))
+
+
+def models_dir() -> Path:
+    """Pulled models."""
+    return _made(cache_dir() / "models")
+
+
+def logs_dir() -> Path:
+    """Engine logs and crash reports."""
+    home = _home()
+    return _made(home / "logs" if home else Path(platformdirs.user_log_dir(APP)))
