@@ -1,0 +1,208 @@
+"""ScriptedEngine: an engine door that plays written answers, for tests without torch.
+
+It owns a script (one answer a request) and a clock nobody waits for: every `drain` plays
+`rounds_per_drain` more rounds of the request under way, so a test decides how far a turn got.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flarechat.errors import FlarechatError
+from flarechat.protocol import (
+    Delta,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    Loading,
+    ModelInfo,
+    Progress,
+    Ready,
+    Request,
+    Round,
+    Sampling,
+    Started,
+    Timings,
+    Usage,
+)
+from flarechat.telemetry import RoundTotals
+
+MODEL = ModelInfo(
+    name="scripted-1m",
+    recipe="llama",
+    fingerprint="f" * 64,
+    template_digest="0" * 16,
+    parameters=1_000_000,
+    vocabulary=256,
+    context=2048,
+    layers=2,
+    dtype="float32",
+    device="cpu",
+    device_fingerprint="scripted-cpu",
+    recommended=Sampling(temperature=0.2, top_p=0.9, top_k=50, repetition_penalty=1.1),
+)
+
+
+@dataclass(frozen=True)
+class Play:
+    """One scripted round: the pieces of text it emits, its width and its drafts' source."""
+
+    pieces: tuple[str, ...]
+    width: int = 1
+    source: str = "none"
+    ms: float = 10.0
+
+    def round(self, request: str, index: int, context: int) -> Round:
+        """The Round event of this play: all but its last piece were accepted drafts."""
+        offered, emitted = self.width - 1, len(self.pieces)
+        accepted = emitted - 1
+        tail = "bonus" if accepted == offered else "correction"
+        return Round(
+            request=request,
+            index=index,
+            width=self.width,
+            source=self.source if offered else "none",
+            offered=offered,
+            accepted=accepted,
+            emitted=emitted,
+            clipped=0,
+            draft_sources=(self.source,) * offered,
+            sources=(self.source,) * accepted + (tail,),
+            ms=self.ms,
+            context=context,
+            reason="scripted",
+            tokens=tuple(range(context, context + emitted)),
+            match_length=8 if self.source in ("history", "context") else 0,
+            origin="turn-0" if self.source == "history" else "",
+        )
+
+
+def words(text: str) -> tuple[Play, ...]:
+    """A width-one play a word, spaces kept."""
+    return tuple(Play((piece,)) for piece in text.replace(" ", "\x00 ").split("\x00") if piece)
+
+
+class ScriptedEngine:
+    """Implements protocol.EngineDoor from a list of answers; repeats the last one."""
+
+    def __init__(
+        self,
+        answers: Sequence[Iterable[Play]] = (),
+        *,
+        rounds_per_drain: int = 1,
+        loading: int = 0,
+        failure: FlarechatError | None = None,
+        reason: str = "stop",
+        prompt_tokens: int = 12,
+    ) -> None:
+        self.answers = [tuple(answer) for answer in answers] or [words("Hello there.")]
+        self.rounds_per_drain = rounds_per_drain
+        self.failure, self.reason, self.prompt_tokens = failure, reason, prompt_tokens
+        self.requests: list[Request] = []
+        self.cancelled: list[str] = []
+        self.closed = False
+        self._events: deque[Event] = deque()
+        self._loading = loading
+        self._live: deque[_Turn] = deque()
+
+    def start(self) -> None:
+        self._events.extend(
+            Loading(stage="weights", done=n, total=self._loading) for n in range(self._loading)
+        )
+        if self.failure:
+            self._events.append(Failed(error=ErrorInfo.of(self.failure)))
+        else:
+            self._events.append(Ready(model=MODEL, lanes=1, load_ms=5.0))
+
+    def submit(self, request: Request) -> None:
+        script = self.answers[min(len(self.requests), len(self.answers) - 1)]
+        self.requests.append(request)
+        self._live.append(_Turn(request, deque(script), self.reason, self.prompt_tokens))
+
+    def cancel(self, request: str) -> None:
+        self.cancelled.append(request)
+        for turn in self._live:
+            if turn.request.id == request:
+                turn.reason, turn.plays = "cancelled", deque()
+
+    def drain(self) -> list[Event]:
+        events = list(self._events)
+        self._events.clear()
+        for _ in range(self.rounds_per_drain):
+            if self._live:
+                events.extend(self._live[0].step())
+                if self._live[0].done:
+                    self._live.popleft()
+        return events
+
+    def wait(self, timeout: float | None = None) -> list[Event]:
+        return self.drain()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Turn:
+    """One request being played."""
+
+    def __init__(
+        self, request: Request, plays: deque[Play], reason: str, prompt_tokens: int
+    ) -> None:
+        self.request, self.plays, self.reason = request, plays, reason
+        self.prompt_tokens, self.totals = prompt_tokens, RoundTotals()
+        self.text, self.started, self.done = "", False, False
+
+    def step(self) -> list[Event]:
+        if not self.started:
+            self.started = True
+            return self._open()
+        if not self.plays:
+            self.done = True
+            return [self._close()]
+        play = self.plays.popleft()
+        context = self.prompt_tokens + self.totals.emitted
+        played = play.round(self.request.id, self.totals.rounds, context)
+        self.totals.add(played)
+        text = "".join(play.pieces)
+        self.text += text
+        return [played, Delta(request=self.request.id, text=text)]
+
+    def _open(self) -> list[Event]:
+        request = self.request
+        started = Started(
+            request=request.id,
+            prompt_tokens=self.prompt_tokens,
+            restored_tokens=0,
+            context=MODEL.context,
+            max_tokens=request.max_tokens,
+            acceptance="match" if request.sampling.seed is not None else "ratio",
+            sampling=request.sampling,
+            speculation=request.speculation,
+        )
+        done = Progress(request=request.id, done=self.prompt_tokens, total=self.prompt_tokens)
+        return [started, done]
+
+    def _close(self) -> Finished:
+        totals = self.totals
+        return Finished(
+            request=self.request.id,
+            reason=self.reason,
+            text=self.text,
+            usage=Usage(
+                prompt_tokens=self.prompt_tokens,
+                restored_tokens=0,
+                completion_tokens=totals.emitted,
+                context=self.prompt_tokens + totals.emitted,
+            ),
+            timings=Timings(
+                prefill_ms=20.0,
+                decode_ms=totals.decode_ms,
+                first_token_ms=30.0,
+                tokens_per_second=totals.tokens_per_second(),
+            ),
+            speculation=totals.summary(),
+            controller={"scripted": True},
+        )
