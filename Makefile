@@ -1,0 +1,56 @@
+# The verbs of this project. `make` alone lists them. Everything installs into .venv, nothing else.
+#
+# PIP_FLAGS goes to pip: on a machine without an NVIDIA card, give it your index of CPU builds of
+# torch if pip is not set up for one, or pip may take a build of several gigabytes.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help chat test check bench snapshots clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp-dev
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+ARGS ?=
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+chat: $(STAMP) ## open the chat (ARGS="--model FILE" and other flags go to flarechat)
+	$(BIN)/flarechat $(ARGS)
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: $(STAMP) ## format, lint, types, import contracts, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+bench: $(STAMP) ## measure drafting against plain decoding (ARGS="--workload edit")
+	$(BIN)/flarechat bench $(ARGS)
+
+snapshots: $(STAMP) ## draw the stored screens anew; look at the diff before you commit it
+	FLARECHAT_UPDATE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/ui $(PYTEST_FLAGS)
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@set -e; python=; \
+	for name in python3 python3.13 python3.12 python3.11 python; do \
+		if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+			python=$$name; break; \
+		fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "flarechat needs Python 3.11 or newer, and none was found as python3 or python3.11-13." >&2; \
+		echo "Install one, or put it first in PATH." >&2; exit 2; \
+	fi; \
+	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --editable '.[dev]'
+	@touch $@
