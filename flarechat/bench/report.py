@@ -21,7 +21,7 @@ from flarechat.errors import StorageError
 from flarechat.protocol import MAX_DRAFT_TOKENS, ModelInfo, SpeculationSummary
 
 SCHEMA = 1
-PLAIN_WIDTH = 118
+PLAIN_WIDTH = 120
 IDENTITY = (
     "emitted = accepted + rounds - clipped; tok/round = emitted / rounds, the target's own token "
     "included; ratio = tok/s over the off arm's, same prompt and same repeat"
@@ -36,10 +36,10 @@ def console() -> Console:
 
 def table(title: str, columns: Sequence[str], left: int = 2) -> Table:
     """An empty table whose first `left` columns are words and the others figures."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         made.add_column(
-            name, justify="left" if index < left else "right", no_wrap=index < left, overflow="fold"
+            name, justify="left" if index < left else "right", no_wrap=not name.startswith("by ")
         )
     return made
 
@@ -54,6 +54,7 @@ def print_report(
         out.print("Nothing was measured.")
         return
     out.print(_speed(rows))
+    out.print(_answers(rows))
     out.print(_drafts(rows))
     out.print(_costs(arms))
     out.print(_arms(arms))
@@ -63,16 +64,23 @@ def print_report(
 
 
 def _speed(rows: Iterable[Row]) -> Table:
-    made = table(
-        "Speed",
-        ("workload", "arm", "tok/s", "min-max", "ratio", "min-max", "first ms", "prefill tok/s",
-         "end", "text as off", "repeats itself"),
-    )  # fmt: skip
+    made = table("Speed", ("workload", "arm", "tok/s", "min-max", "ratio", "min-max"))
     for row in rows:
-        ratio = row.note or _figure(row.ratio, 2, "x")
+        ratio = row.note or (f"{row.ratio.median:.2f}x" if row.ratio else "-")
         made.add_row(
             row.workload, row.arm, f"{row.rate.median:.1f}", _range(row.rate, 1), ratio,
-            _range(row.ratio, 2), f"{row.first_token_ms:.0f}", f"{row.prefill_rate:.0f}",
+            _range(row.ratio, 2),
+        )  # fmt: skip
+    return made
+
+
+def _answers(rows: Iterable[Row]) -> Table:
+    made = table(
+        "Answers", ("workload", "arm", "first ms", "prefill tok/s", "end", "same as off", "loops")
+    )
+    for row in rows:
+        made.add_row(
+            row.workload, row.arm, f"{row.first_token_ms:.0f}", f"{row.prefill_rate:.0f}",
             ",".join(row.reasons), _same(row.same_text), _loops(row),
         )  # fmt: skip
     return made
@@ -135,10 +143,6 @@ def remarks(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[str]:
     if other := sorted({f"{row.arm}/{row.workload}" for row in rows if row.same_text is False}):
         lines.append(f"Text differs from off: {', '.join(other)}.")
     return lines
-
-
-def _figure(spread: Spread | None, digits: int, unit: str = "") -> str:
-    return f"{spread.median:.{digits}f}{unit}" if spread else "-"
 
 
 def _range(spread: Spread | None, digits: int) -> str:

@@ -17,6 +17,7 @@ from flarechat.bench.runner import Answer, Notice, Requests, ask, checked, wait_
 from flarechat.bench.summary import Spread
 from flarechat.bench.workloads import Workload
 from flarechat.config import Settings
+from flarechat.errors import EngineError
 from flarechat.protocol import Delta, EngineDoor, Failed, Finished, Request, Round
 from flarechat.telemetry import RoundTotals
 
@@ -77,11 +78,17 @@ def measure_ui_tax(
 
 
 def ask_with_ui(door: EngineDoor, request: Request) -> Answer:
-    """Put one request to the door and let a headless application drain it to its end."""
+    """Put one request to the door and let a headless application drain it to its end.
+
+    Textual turns an interrupt into an ordinary return without a result; here it is one again.
+    """
     door.submit(request)
-    answer = _drainer(door, request).run(headless=True, size=(120, 36))
+    app = _drainer(door, request)
+    answer = app.run(headless=True, size=(120, 36))
     if answer is None:
         door.cancel(request.id)
+        if app.return_code:
+            raise EngineError("The measuring interface broke down; its report is above.")
         raise KeyboardInterrupt
     if isinstance(answer, Failed):
         raise answer.error.exception()

@@ -1,0 +1,220 @@
+"""Plays recorded rounds again under other widths, without a model. Owns the simulation.
+
+Every recorded round is a stretch of text: the drafts offered, how many of them were right, and
+one token of the target's own. A narrower policy walks the same stretch in several rounds; a
+wider one sees no more than what was offered. So nothing about acceptance is guessed: only times
+are, as the median of the recorded rounds of a width, in a straight line between widths that
+were recorded. A recording of fixed width shows most; one of an adaptive width hides what lies
+past the widths it chose, and the report counts those rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+
+from flarechat.bench.recording import Trace
+from flarechat.bench.report import table
+from flarechat.engine.controller import Choice, Controller, Offer
+from flarechat.errors import UsageError
+from flarechat.protocol import Round
+from flarechat.telemetry import RoundTotals
+
+LIVE = "as recorded"
+CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCost:
+    """What a policy would have cost; the tokens are the same for all."""
+
+    policy: str
+    rounds: int
+    tokens: int
+    ms: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return 1e3 * self.tokens / self.ms if self.ms else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One label's rounds under every policy.
+
+    `regret` is how much longer the recorded choice took than the best fixed width, as a share;
+    negative when it was better than any. `hidden` rounds accepted all they offered and were
+    narrower than the widest, so a wider policy might have gained there unseen.
+    """
+
+    label: str
+    measured_ms: float
+    live: PolicyCost
+    fixed: tuple[PolicyCost, ...]
+    controller: PolicyCost
+    best_fixed: str
+    regret: float
+    hidden: int
+
+
+class Policy(Protocol):
+    """Chooses K for an offer, and may learn from what came of it."""
+
+    def choose(self, offer: Offer, context: int) -> Choice:
+        """K, at most what is offered."""
+
+    def learn(self, offer: Offer, choice: Choice, accepted: int, ms: float, context: int) -> None:
+        """A round was played."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWidth:
+    """Every draft on offer, up to `draft_tokens`."""
+
+    draft_tokens: int
+
+    def choose(self, offer: Offer, context: int) -> Choice:
+        return Choice(min(offer.count, self.draft_tokens), "fixed width")
+
+    def learn(self, offer: Offer, choice: Choice, accepted: int, ms: float, context: int) -> None:
+        """Nothing to learn."""
+
+
+class LiveController:
+    """The engine's own controller, learning as it would have."""
+
+    def __init__(self) -> None:
+        self.controller = Controller()
+        self._last = -1
+
+    def choose(self, offer: Offer, context: int) -> Choice:
+        return self.controller.choose([offer], context)
+
+    def learn(self, offer: Offer, choice: Choice, accepted: int, ms: float, context: int) -> None:
+        settled = choice.draft_tokens == self._last
+        self.controller.record([offer], choice, [accepted], ms, context, settled=settled)
+        self._last = choice.draft_tokens
+
+
+class Prices:
+    """Milliseconds of a round by width, from recorded rounds."""
+
+    def __init__(self, rounds: Iterable[Round]) -> None:
+        totals = RoundTotals()
+        for played in rounds:
+            totals.add(played)
+        if 1 not in totals.width_ms:
+            raise UsageError(
+                "The recording holds no plain round, so narrow widths have no time.",
+                "Record one beside it, with `flarechat bench --arms off,fixed --json FILE`.",
+            )
+        self.median = {width: totals.cost_ms(width) or 0.0 for width in sorted(totals.width_ms)}
+
+    def ms(self, width: int) -> float:
+        """The median of this width, or a line between its recorded neighbours."""
+        if width in self.median:
+            return self.median[width]
+        below = max(w for w in self.median if w < width)
+        above = min(w for w in self.median if w > width)
+        share = (width - below) / (above - below)
+        return self.median[below] * (1 - share) + self.median[above] * share
+
+
+def replay_recording(traces: Sequence[Trace]) -> tuple[Replay, ...]:
+    """A replay for every label that offered drafts; prices come from all rounds of the file."""
+    prices = Prices(played for trace in traces for played in trace.rounds)
+    labels = dict.fromkeys(trace.label for trace in traces)
+    replays = []
+    for label in labels:
+        rounds = [played for trace in traces if trace.label == label for played in trace.rounds]
+        if any(played.offered for played in rounds):
+            replays.append(_replay(label, rounds, prices))
+    if not replays:
+        raise UsageError(
+            "The recording holds no offered draft, so every policy plays the same rounds.",
+            "Record a turn with drafts, for example one that edits or repeats a text.",
+        )
+    return tuple(replays)
+
+
+def _replay(label: str, rounds: Sequence[Round], prices: Prices) -> Replay:
+    widest = max(played.offered for played in rounds)
+    fixed = tuple(play(f"width {k + 1}", FixedWidth(k), rounds, prices) for k in range(widest + 1))
+    best = min(fixed, key=lambda policy: policy.ms)
+    live = PolicyCost(
+        policy=LIVE,
+        rounds=len(rounds),
+        tokens=sum(played.accepted + 1 for played in rounds),
+        ms=sum(prices.ms(played.width) for played in rounds),
+    )
+    return Replay(
+        label=label,
+        measured_ms=sum(played.ms for played in rounds),
+        live=live,
+        fixed=fixed,
+        controller=play(CONTROLLER, LiveController(), rounds, prices),
+        best_fixed=best.policy,
+        regret=live.ms / best.ms - 1,
+        hidden=sum(0 < played.offered == played.accepted < widest for played in rounds),
+    )
+
+
+def play(name: str, policy: Policy, rounds: Sequence[Round], prices: Prices) -> PolicyCost:
+    """Walk every stretch under a policy."""
+    count, tokens, ms = 0, 0, 0.0
+    for played in rounds:
+        walked, took = walk(played, policy, prices)
+        count, tokens, ms = count + walked, tokens + played.accepted + 1, ms + took
+    return PolicyCost(policy=name, rounds=count, tokens=tokens, ms=ms)
+
+
+def walk(played: Round, policy: Policy, prices: Prices) -> tuple[int, float]:
+    """Rounds and milliseconds that a policy needs for the text of one recorded round."""
+    offered, right = played.offered, played.accepted
+    left, context, count, ms = right + 1, played.context, 0, 0.0
+    while left > 0:
+        offer = Offer(played.source if offered else "none", offered, played.match_length)
+        choice = policy.choose(offer, context)
+        accepted = min(choice.draft_tokens, right)
+        took = prices.ms(choice.draft_tokens + 1)
+        policy.learn(offer, choice, accepted, took, context)
+        walked = accepted + 1
+        offered, right = max(offered - walked, 0), max(right - walked, 0)
+        left, context, count, ms = left - walked, context + walked, count + 1, ms + took
+    return count, ms
+
+
+def print_replay(out: Console, replays: Sequence[Replay]) -> None:
+    """A table and a verdict for every label."""
+    columns = ("policy", "rounds", "tok/round", "ms", "tok/s", "against recorded")
+    for replay in replays:
+        made = table(f"Replay of {replay.label}", columns, left=1)
+        for policy in (replay.live, *replay.fixed, replay.controller):
+            made.add_row(
+                policy.policy, str(policy.rounds), f"{policy.tokens / policy.rounds:.2f}",
+                f"{policy.ms:.0f}", f"{policy.rate:.1f}", f"{replay.live.ms / policy.ms:.2f}x",
+            )  # fmt: skip
+        out.print(made)
+        for line in verdict(replay):
+            out.print(line)
+
+
+def verdict(replay: Replay) -> list[str]:
+    """The regret in words, and what the figures rest on."""
+    share = f"{abs(replay.regret):.1%}"
+    side = f"{share} slower than" if replay.regret > 0 else f"{share} faster than"
+    lines = [
+        f"Regret: the recorded choice was {'as fast as' if share == '0.0%' else side} "
+        f"the best fixed one, {replay.best_fixed}.",
+        f"Times are medians by width; the rounds really took {replay.measured_ms:.0f} ms.",
+    ]
+    if replay.hidden:
+        lines.append(
+            f"{replay.hidden} rounds accepted every draft of less than the widest offer: a wider "
+            "policy may have gained there, which this recording cannot tell."
+        )
+    return lines
