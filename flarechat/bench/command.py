@@ -138,7 +138,14 @@ def _notice(text: str) -> None:
 
 
 def _open_door(settings: Settings) -> EngineDoor:
-    """A fresh engine, loading."""
+    """A fresh engine, loading; the model is pulled first if it is not here."""
     from flarechat.launch import open_engine
 
-    return open_engine(settings, _notice)
+    said: set[str] = set()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage not in said:
+            said.add(stage)
+            _notice(f"{stage}: {total / 1e6:.0f} MB")
+
+    return open_engine(settings, progress)
