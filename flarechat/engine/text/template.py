@@ -1,0 +1,102 @@
+"""From a conversation to the token ids a model expects. Owns the chat template.
+
+Knows no sessions and no sampling. Some templates add a default system prompt of their own when the
+conversation has none (SmolLM2's does); a system message takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.errors import TemplateError
+from flarechat.protocol import Message
+
+if TYPE_CHECKING:
+    from flarechat.engine.text.sandbox import Program
+
+_PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+
+
+class ChatTemplate:
+    """A jinja2 template from a model, run in a bounded sandbox."""
+
+    def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
+        self.source, self.bos, self.eos = source, bos, eos
+        self.digest = hashlib.sha256(source.encode()).hexdigest()
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The text of the conversation, open for the model's next turn."""
+        return self._program.render(
+            {
+                "messages": [{"role": m.role, "content": m.content} for m in messages],
+                "bos_token": self.bos,
+                "eos_token": self.eos,
+                "add_generation_prompt": add_generation_prompt,
+                "tools": None,
+                "documents": None,
+            }
+        )
+
+    @cached_property
+    def _program(self) -> Program:
+        from flarechat.engine.text.sandbox import Program
+
+        if not self.source.strip():
+            raise TemplateError(
+                "The model carries no chat template, so it cannot hold a conversation.",
+                "Give an instruction-tuned model with --model.",
+            )
+        return Program(self.source)
+
+
+def encode_chat(
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message]
+) -> list[int]:
+    """The prompt's ids. Control tokens come from the template only, never from a message.
+
+    A message that spells a control token ("<|im_end|>") keeps those characters as plain text.
+    The template sees one private-use character in place of each such literal; after rendering,
+    the text is cut at the template's own control tokens, the literals are put back and the parts
+    between are encoded without control tokens. A chat without such literals is encoded in one go,
+    with the ids any other implementation gives it.
+    """
+    contents = [message.content for message in messages]
+    marks = _marks(tokenizer, contents)
+    if not marks:
+        return tokenizer.encode(template.render(messages))
+    marked = [
+        Message(role=message.role, content=_translated(tokenizer, message.content, marks))
+        for message in messages
+    ]
+    back = {ord(mark): literal for literal, mark in marks.items()}
+    ids: list[int] = []
+    for piece, control in tokenizer.split_control(template.render(marked)):
+        ids += tokenizer.encode_plain(piece.translate(back)) if control is None else [control]
+    return ids
+
+
+def _marks(tokenizer: Tokenizer, contents: Sequence[str]) -> dict[str, str]:
+    """A private-use character, used nowhere in the contents, for every literal found in them."""
+    found = {
+        piece: None
+        for content in contents
+        for piece, control in tokenizer.split_control(content)
+        if control is not None
+    }
+    used = frozenset("".join(contents)) if found else frozenset()
+    return dict(zip(found, _unused(used), strict=False))
+
+
+def _unused(used: frozenset[str]) -> Iterator[str]:
+    return (chr(code) for block in _PRIVATE_USE for code in block if chr(code) not in used)
+
+
+def _translated(tokenizer: Tokenizer, content: str, marks: dict[str, str]) -> str:
+    return "".join(
+        piece if control is None else marks[piece]
+        for piece, control in tokenizer.split_control(content)
+    )

@@ -1,0 +1,174 @@
+"""From a GGUF file or a model folder to a Checkpoint.
+
+A GGUF is decoded once, into a float32 safetensors file named by the digest of its source, with
+everything else a checkpoint says in that file's header; later loads map it. Owns that converted
+file; which architectures can be built is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from flarechat.engine.weights import folder, llama
+from flarechat.engine.weights.checkpoint import (
+    Checkpoint,
+    SafetensorsFiles,
+    open_safetensors,
+    require_supported,
+)
+from flarechat.engine.weights.digests import digest
+from flarechat.engine.weights.gguf import REMEDY, Gguf
+from flarechat.errors import ModelError
+from flarechat.models import catalog
+from flarechat.models.files import require_space, written_whole
+
+VERSION = 1
+SUPPORTED = ("llama",)
+Report = Callable[[str, int, int], None]
+
+_FORMS = {"llama": llama}
+_HEADER_KEY = "checkpoint"
+_DERIVED = ("recommended", "tensors")
+_STORED = {field.name for field in fields(Checkpoint)} - set(_DERIVED)
+
+
+def load_checkpoint(
+    source: Path, cache: Path, progress: Report, *, supported: Collection[str] = SUPPORTED
+) -> Checkpoint:
+    """The model at `source`; `progress(stage, done, total)` tells of hashing and conversion."""
+    if source.is_dir():
+        return folder.load(source, cache, progress, supported)
+    if not source.exists():
+        raise ModelError(
+            f"The model {source} does not exist.", "Check the path given with --model."
+        )
+    fingerprint = digest(source, cache, lambda done, size: progress("checking", done, size))
+    converted = converted_path(cache, fingerprint)
+    checkpoint = _load_converted(converted, fingerprint)
+    if checkpoint is None:
+        _convert(Gguf(source), fingerprint, converted, progress, supported)
+        checkpoint = _load_converted(converted, fingerprint)
+    if checkpoint is None:
+        raise ModelError(
+            f"The converted model {converted} is damaged right after it was written.",
+            "Check the disk, or set FLARECHAT_HOME to a folder on another one.",
+        )
+    require_supported(source, checkpoint.architecture, supported)
+    return checkpoint
+
+
+def converted_path(cache: Path, fingerprint: str) -> Path:
+    """Where the decoded form of the GGUF with this digest lies."""
+    return cache / "converted" / f"{fingerprint}-v{VERSION}.safetensors"
+
+
+def _load_converted(path: Path, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint in a converted file; None when it is missing, torn or of something else."""
+    if not path.exists():
+        return None
+    try:
+        file = open_safetensors(path)
+        facts = json.loads(file.metadata()[_HEADER_KEY])
+        count = facts.pop("tensor_count")
+        names = list(file.keys())
+        whole = set(facts) == _STORED and facts["fingerprint"] == fingerprint
+    except (ModelError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if not whole or count != len(names):
+        return None
+    known = catalog.known(fingerprint=fingerprint)
+    named = {"name": known.title} if known else {}
+    return Checkpoint(
+        **{**facts, "eos_token_ids": tuple(facts["eos_token_ids"]), **named},
+        recommended=catalog.recommended(fingerprint=fingerprint, general_name=facts["name"]),
+        tensors=SafetensorsFiles(dict.fromkeys(names, path)),
+    )
+
+
+def _convert(
+    gguf: Gguf, fingerprint: str, target: Path, progress: Report, supported: Collection[str]
+) -> None:
+    """Decode every tensor, one at a time, into `target`."""
+    architecture = str(gguf.metadata.get("general.architecture", "unknown"))
+    require_supported(gguf.path, architecture, supported)
+    form = _FORMS.get(architecture)
+    if form is None:
+        raise ModelError(
+            f"{gguf.path} is a GGUF of the architecture {architecture!r}, not readable from GGUF.",
+            f"Give its safetensors folder with --model, or a GGUF of {', '.join(_FORMS)}.",
+        )
+    config = form.config(gguf)
+    names = form.tensor_names(gguf)
+    facts = _facts(gguf, architecture, config, fingerprint) | {"tensor_count": len(names)}
+    shapes = {name: gguf.tensors[inside].shape for name, inside in names.items()}
+    header, size = _safetensors_header(shapes, {_HEADER_KEY: json.dumps(facts)})
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    require_space(target.parent, len(header) + size, "the converted model")
+    with written_whole(target) as file:
+        file.write(header)
+        for done, inside in enumerate(names.values()):
+            progress("converting", done, len(names))
+            file.write(form.read(gguf, inside, config).astype("<f4", copy=False).data)
+    progress("converting", len(names), len(names))
+
+
+def _facts(
+    gguf: Gguf, architecture: str, config: dict[str, Any], fingerprint: str
+) -> dict[str, Any]:
+    """Every stored field of the checkpoint, plain JSON."""
+    from flarechat.engine.text.tokenizer import json_from_gguf
+
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens", [])
+    return {
+        "name": str(gguf.metadata.get("general.name", gguf.path.stem)),
+        "architecture": architecture,
+        "config": config,
+        "tokenizer_json": json_from_gguf(gguf.metadata, gguf.path),
+        "chat_template": str(gguf.metadata.get("tokenizer.chat_template", "")),
+        "eos_token_ids": _eos_ids(gguf, len(tokens)),
+        "bos_token": _token(gguf, "bos", tokens),
+        "eos_token": _token(gguf, "eos", tokens),
+        "fingerprint": fingerprint,
+    }
+
+
+def _eos_ids(gguf: Gguf, vocabulary: int) -> list[int]:
+    """Every token that ends an answer: end of sequence, of turn, of message."""
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    ids = [gguf.metadata[key] for key in keys if key in gguf.metadata]
+    if not ids:
+        raise ModelError(f"The model file {gguf.path} names no end-of-sequence token.", REMEDY)
+    for token in ids:
+        if not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise ModelError(
+                f"The model file {gguf.path} ends answers with the token {token!r}, "
+                f"outside its vocabulary of {vocabulary}.",
+                REMEDY,
+            )
+    return list(dict.fromkeys(ids))
+
+
+def _token(gguf: Gguf, name: str, tokens: list[str]) -> str:
+    token = gguf.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return tokens[token] if isinstance(token, int) and 0 <= token < len(tokens) else ""
+
+
+def _safetensors_header(
+    shapes: dict[str, tuple[int, ...]], metadata: dict[str, str]
+) -> tuple[bytes, int]:
+    """The header of a safetensors file of float32 tensors in this order, and their bytes."""
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    at = 0
+    for name, shape in shapes.items():
+        size = 4
+        for dimension in shape:
+            size *= dimension
+        table[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    body = json.dumps(table, separators=(",", ":")).encode()
+    body += b" " * (-len(body) % 8)
+    return len(body).to_bytes(8, "little") + body, at

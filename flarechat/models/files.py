@@ -1,0 +1,123 @@
+"""Files that appear whole or not at all, and locks that die with their owner.
+
+Knows nothing about models. A half-written file is named `.NAME.XXXX.part`; its writer holds a
+lock on it, so whoever writes there next can tell a dead leftover from work under way.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from flarechat.errors import StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The sentence for a file that cannot be written."""
+    if error.errno in _FULL:
+        return StorageError(
+            f"The disk is full: {path} cannot be written.",
+            "Free space, or set FLARECHAT_HOME to a folder on another disk.",
+        )
+    return StorageError(
+        f"{path} cannot be written: {error.strerror or error}.",
+        "Check the permissions, or set FLARECHAT_HOME to a folder you may write to.",
+    )
+
+
+def require_space(folder: Path, size: int, what: str) -> None:
+    """Refuse early when `size` bytes for `what` do not fit on the disk of `folder`."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise StorageError(
+            f"The disk is full: {what} needs {megabytes(size)} in {folder} "
+            f"and {megabytes(free)} are free.",
+            "Free space, or set FLARECHAT_HOME to a folder on another disk.",
+        )
+
+
+def megabytes(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1e6:,.0f} MB"
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that becomes `path` when the block ends well and vanishes when it does not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(path.parent)
+        part, file = _open_part(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path`; call `waiting` a few times a second until it is free."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = path.open("ab")
+    except OSError as error:
+        raise storage_error(path, error) from error
+    with file:
+        while not _try_lock(file):
+            waiting()
+            time.sleep(0.2)
+        yield
+
+
+def _open_part(path: Path) -> tuple[Path, BinaryIO]:
+    while True:
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        file = part.open("xb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # A sweeper may have taken the file between its creation and its lock.
+        if os.fstat(file.fileno()).st_nlink:
+            return part, file
+        file.close()
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what writers that died left in `folder`."""
+    for part in folder.glob(".*.part"):
+        with suppress(OSError), part.open("rb") as file:
+            if _try_lock(file):
+                part.unlink(missing_ok=True)
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
