@@ -1,0 +1,176 @@
+"""Answer: the host's side of one live request.
+
+Owns the request's tokens, text, totals and clocks, and turns a lane's record into events. Knows
+no tensor. What it judges (a stop string) decides how many of a round's tokens are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flarechat.engine.accept import EXHAUSTED, STOPPED
+from flarechat.engine.controller import Choice, Offer
+from flarechat.engine.frame import LaneRecord
+from flarechat.engine.text.decoder import IncrementalDecoder
+from flarechat.engine.text.stops import StopMatcher
+from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.protocol import (
+    Delta,
+    ErrorInfo,
+    Event,
+    Finished,
+    HistoryTotals,
+    Request,
+    Round,
+    Timings,
+    TokenLogprob,
+    Usage,
+)
+from flarechat.telemetry import RoundTotals
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A round as one lane saw it: its record, its offer, the choice, ms and log-probs."""
+
+    record: LaneRecord
+    offer: Offer
+    choice: Choice
+    ms: float
+    lanes: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class Answer:
+    """One request being answered in `slot`. `budget` is the most tokens it may emit."""
+
+    def __init__(
+        self, request: Request, slot: int, prompt: Sequence[int], *, budget: int, restored: int,
+        match: bool, seed: int, eos: Sequence[int], tokenizer: Tokenizer,
+    ) -> None:  # fmt: skip
+        self.request, self.slot, self.prompt = request, slot, tuple(prompt)
+        self.budget, self.restored, self.match, self.seed = budget, restored, match, seed
+        self.eos = frozenset(eos)
+        self.generated: list[int] = []
+        self.totals = RoundTotals()
+        self.text = ""
+        self.reason: str | None = None
+        self.stop: str | None = None
+        self.prefilled = max(restored, 0)
+        self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
+        self._began = time.perf_counter()
+        self._prefill_ms = self._first_token_ms = 0.0
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and answer; the last one is pending."""
+        return [*self.prompt, *self.generated]
+
+    @property
+    def left(self) -> int:
+        """Tokens the budget still allows."""
+        return self.budget - len(self.generated)
+
+    def prefill_done(self) -> None:
+        """Stop the prefill clock."""
+        self._prefill_ms = 1e3 * (time.perf_counter() - self._began)
+
+    def take(self, played: Played) -> tuple[Round, list[Event]]:
+        """Judge a round and keep its tokens: its event, and the text to show."""
+        record = played.record
+        kept, text = self._read(record.tokens)
+        if self.stop is not None:
+            self.reason = "stop"
+        elif record.finish == STOPPED:
+            self.reason = "stop"
+        elif record.finish == EXHAUSTED:
+            self.reason = "length" if self.budget == self.request.max_tokens else "context"
+        if not self._first_token_ms:
+            self._first_token_ms = 1e3 * (time.perf_counter() - self._began)
+        context = len(self.prompt) + len(self.generated) - 1
+        self.generated.extend(record.tokens[:kept])
+        event = self._event(played, kept, context)
+        self.totals.add(event)
+        return event, self._say(text)
+
+    def _read(self, tokens: Sequence[int]) -> tuple[int, str]:
+        """How many tokens stand, and the text they make safe to show."""
+        text = ""
+        for place, token in enumerate(tokens, start=1):
+            piece = "" if token in self.eos else self._decoder.push(token)
+            safe, self.stop = self._stops.push(piece)
+            text += safe
+            if self.stop is not None:
+                return place, text
+        return len(tokens), text
+
+    def _event(self, played: Played, kept: int, context: int) -> Round:
+        record, offer = played.record, played.offer
+        accepted = record.accepted
+        tail = "bonus" if accepted == record.offered else "correction"
+        drafted = (offer.source,) * record.offered
+        return Round(
+            request=self.request.id,
+            index=self.totals.rounds,
+            width=played.choice.draft_tokens + 1,
+            source=offer.source if record.offered else "none",
+            offered=record.offered,
+            accepted=accepted,
+            emitted=kept,
+            clipped=accepted + 1 - kept,
+            draft_sources=drafted,
+            sources=(*drafted[:accepted], tail)[:kept],
+            ms=round(played.ms, 3),
+            context=context,
+            reason=played.choice.reason,
+            tokens=record.tokens[:kept],
+            lanes=played.lanes,
+            match_length=offer.match_length if record.offered else 0,
+            origin=offer.origin if record.offered else "",
+            logprobs=played.logprobs[:kept],
+        )
+
+    def _say(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        self.text += text
+        return [Delta(request=self.request.id, text=text)]
+
+    def finish(
+        self, history: HistoryTotals, context: HistoryTotals, controller: dict[str, object],
+        error: ErrorInfo | None = None,
+    ) -> list[Event]:  # fmt: skip
+        """The closing events: text that was held back, then the summary."""
+        held = "" if self.stop is not None else self._stops.push(self._decoder.flush())[0]
+        events = self._say(held + ("" if self.stop is not None else self._stops.flush()))
+        totals, done = self.totals, len(self.generated)
+        prompt = len(self.prompt)
+        events.append(
+            Finished(
+                request=self.request.id,
+                reason=self.reason or "error",
+                text=self.text,
+                usage=Usage(
+                    prompt_tokens=prompt,
+                    restored_tokens=self.restored,
+                    completion_tokens=done,
+                    context=prompt + done,
+                ),
+                timings=Timings(
+                    prefill_ms=round(self._prefill_ms, 3),
+                    decode_ms=round(totals.decode_ms, 3),
+                    first_token_ms=round(self._first_token_ms, 3),
+                    tokens_per_second=round(totals.tokens_per_second(), 3),
+                ),
+                speculation=totals.summary(history, context),
+                stop=self.stop,
+                error=error,
+                controller=dict(controller),
+            )
+        )
+        return events
+
+
+Emit = Callable[[Event], None]

@@ -1,0 +1,154 @@
+"""From a Boot to a serving Engine: choose device and dtype, price, load, assemble."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flarechat.engine.answer import Emit
+from flarechat.engine.controller import Controller
+from flarechat.engine.drafters import make_drafter
+from flarechat.engine.engine import Engine, Language
+from flarechat.engine.executors import make_executor
+from flarechat.engine.layers.linear import packed_half_available
+from flarechat.engine.memory import admit, host_available
+from flarechat.engine.recipes import SUPPORTED, recipe_for
+from flarechat.engine.slot import SlotPool
+from flarechat.engine.text.template import ChatTemplate, encode_chat
+from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.engine.weights import Checkpoint, load_checkpoint
+from flarechat.errors import ModelError, SettingsError
+from flarechat.protocol import Boot, Loading, ModelInfo, Ready
+
+MAX_LANES = 4
+DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
+
+
+def boot_engine(boot: Boot, emit: Emit) -> Engine:
+    """Load the model of `boot` and return an engine that takes requests; emits Ready last."""
+    began = time.perf_counter()
+    emit(Loading(stage="start"))
+    if boot.threads:
+        torch.set_num_threads(boot.threads)
+    device, dtype = _device(boot.device), _dtype(boot.dtype, boot.device)
+
+    def progress(stage: str, done: int, total: int) -> None:
+        emit(Loading(stage=stage, done=done, total=total))
+
+    checkpoint = load_checkpoint(Path(boot.model), Path(boot.cache), progress, supported=SUPPORTED)
+    recipe = recipe_for(checkpoint.architecture)
+    args = recipe.ModelArgs.from_config(checkpoint.config)
+    lanes = _lanes(boot.lanes)
+    context = _context(boot.context, args.max_position_embeddings)
+    prices = recipe.price(args, lanes, context, dtype)
+    admit(
+        prices,
+        _available(device),
+        context=context,
+        lanes=lanes,
+        per_token=prices["caches"] // context,
+    )
+    target = recipe.load(
+        checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
+        device=device, progress=lambda done, total: progress("weights", done, total),
+    )  # fmt: skip
+    info = _describe(checkpoint, args, context, dtype, device)
+    drafter = make_drafter("copies", lanes, device)
+    engine = Engine(
+        target, drafter, make_executor("eager", target, drafter),
+        SlotPool(lanes, context, args.vocab_size, device), language_of(checkpoint),
+        Controller(info.device_fingerprint), emit,
+    )  # fmt: skip
+    emit(Ready(model=info, lanes=lanes, load_ms=1e3 * (time.perf_counter() - began)))
+    return engine
+
+
+def language_of(checkpoint: Checkpoint) -> Language:
+    """Tokenizer, chat template and terminal tokens of a checkpoint."""
+    tokenizer = Tokenizer(checkpoint.tokenizer_json)
+    template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
+    return Language(
+        tokenizer,
+        lambda messages: encode_chat(template, tokenizer, messages),
+        checkpoint.eos_token_ids,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu" or (name == "cuda" and torch.cuda.is_available()):
+        return torch.device(name)
+    remedy = "Use --device auto, cpu or cuda; cuda needs an NVIDIA GPU and a CUDA build of torch."
+    raise SettingsError(f"--device {name} is not available here.", remedy)
+
+
+def _dtype(name: str, device: str) -> str:
+    if name not in DTYPES:
+        raise SettingsError(f"--dtype {name} is unknown.", f"Use one of {', '.join(DTYPES)}.")
+    if name != "auto":
+        return name
+    if _device(device).type == "cuda":
+        return "bfloat16"
+    return "packed-float16" if packed_half_available() else "float32"
+
+
+def _lanes(asked: int) -> int:
+    if not 1 <= asked <= MAX_LANES:
+        raise SettingsError(
+            f"--concurrency {asked} is out of range.", f"Give a value from 1 to {MAX_LANES}."
+        )
+    return 4 if asked == 3 else asked
+
+
+def _context(asked: int | None, most: int) -> int:
+    if asked is None:
+        return most
+    if not 2 <= asked <= most:
+        raise SettingsError(
+            f"--ctx {asked} is out of range.", f"This model takes 2 to {most} tokens."
+        )
+    return asked
+
+
+def _available(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_available()
+
+
+def _describe(
+    checkpoint: Checkpoint, args: Any, context: int, dtype: str, device: torch.device
+) -> ModelInfo:
+    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    traits = f"{chip}|{device.type}|{torch.get_num_threads()}|{dtype}|{torch.__version__}"
+    digest = hashlib.sha256(checkpoint.chat_template.encode()).hexdigest()[:16]
+    return ModelInfo(
+        name=checkpoint.name,
+        recipe=checkpoint.architecture,
+        fingerprint=checkpoint.fingerprint,
+        template_digest=digest,
+        parameters=sum(t.numel() for t in checkpoint.tensors.values()),
+        vocabulary=args.vocab_size,
+        context=context,
+        layers=args.num_hidden_layers,
+        dtype=dtype,
+        device=device.type,
+        device_fingerprint=hashlib.sha256(
+            f"{traits}|{checkpoint.fingerprint}".encode()
+        ).hexdigest()[:16],
+        recommended=checkpoint.recommended,
+    )
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

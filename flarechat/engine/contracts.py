@@ -1,0 +1,88 @@
+"""What the page and the engine ask of their parts. Protocols only; no torch at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flarechat.engine.controller import Offer
+    from flarechat.engine.frame import Frame
+    from flarechat.engine.plan import Plan
+    from flarechat.engine.proposal import Proposal
+    from flarechat.engine.slot import Lanes
+    from flarechat.protocol import HistoryTotals
+
+
+class State(Protocol):
+    """One kind of memory of all slots (KV rows, a recurrence, a window …)."""
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Make the state after `emitted` [B] rows of the last pass the live one."""
+
+    def reusable(self, rows: int) -> int:
+        """How many of a slot's first `rows` tokens can be kept when the rest is dropped."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor it owns, by name, each with the slot dimension first."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of those tensors."""
+
+
+class Target(Protocol):
+    """The model whose distribution is preserved, with the states of its slots."""
+
+    vocabulary: int
+
+    def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """One pass over inputs int64 [B, W]: hidden [B, W, D] and logits [B, W, V]."""
+
+    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> Tensor:
+        """Write the state of inputs int64 [B, T] and return hidden [B, T, D]; no logits."""
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Commit the first `emitted` [B] rows of the last `verify`."""
+
+    def states(self) -> Sequence[State]:
+        """The states it owns."""
+
+
+class Drafter(Protocol):
+    """What proposes. It answers all verbs, so nobody asks which one it is."""
+
+    def open(self, slot: int, request: str, prompt: Sequence[int], *, history: bool) -> None:
+        """Host: a request with this prompt starts in `slot`; `history` allows copies."""
+
+    def stage(self, slot: int, limit: int) -> Offer:
+        """Host, before a round: get up to `limit` drafts ready and say what they are."""
+
+    def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
+        """Page: up to K drafts a lane, with the law that drew them."""
+
+    def absorb(self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor) -> None:
+        """Page, after verification: write draft state from the true rows [B, W, ...]."""
+
+    def commit(self, slot: int, tokens: Sequence[int]) -> None:
+        """Host: these emitted tokens are validated and final."""
+
+    def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
+        """Host: the request of `slot` ended; its look-ups of history and of its own context."""
+
+    def states(self) -> Sequence[State]:
+        """The states it owns."""
+
+
+class Executor(Protocol):
+    """How the page is run, nothing else."""
+
+    name: str
+
+    def play(self, lanes: Lanes, plan: Plan) -> Frame:
+        """Run one round."""
+
+    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> None:
+        """Run one prefill chunk: the target's state, then the drafter's."""

@@ -1,0 +1,23 @@
+"""Drafters: what proposes. A table with lazy imports; one file each, all verbs answered."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from flarechat.engine.contracts import Drafter
+
+DRAFTERS = {
+    "none": ("flarechat.engine.drafters.none", "NoDrafter"),
+    "copies": ("flarechat.engine.drafters.copies", "CopyDrafter"),
+}
+
+
+def make_drafter(name: str, slots: int, device: torch.device) -> Drafter:
+    """The drafter called `name` for S slots."""
+    module, cls = DRAFTERS[name]
+    drafter: Drafter = getattr(import_module(module), cls)(slots, device)
+    return drafter

@@ -1,0 +1,100 @@
+"""Exact 8-token and 4-token indexes over decoded tokens, with links along each stream.
+
+Owns a ring of tokens. Streams (one a response) may interleave in it; links keep a copy inside
+the stream it began in. Knows no tensor and no request. All operations are O(1) a token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+KEY_LENGTHS = (8, 4)
+MAX_COPY = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """An observed continuation: its tokens, the key length that found it, and its stream."""
+
+    tokens: tuple[int, ...]
+    match_length: int
+    stream: str
+
+
+@dataclass(slots=True)
+class _Cell:
+    """One token in the ring. `starts` lists the keys whose first token it is."""
+
+    token: int
+    stream: str
+    following: int | None = None
+    starts: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+
+
+class CopyIndex:
+    """The last `capacity` tokens (None: all), found by their last 8 or 4 predecessors.
+
+    A key is in the index while all of its tokens and at least one continuation are in the ring;
+    of several occurrences the most recent is found.
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self._cells: dict[int, _Cell] = {}
+        self._count = 0
+        self._tails: dict[str, deque[int]] = {}
+        self._index: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in KEY_LENGTHS}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def append(self, stream: str, tokens: Sequence[int]) -> None:
+        """Add committed tokens of a stream, after those it already has."""
+        tail = self._tails.setdefault(stream, deque(maxlen=max(KEY_LENGTHS)))
+        for token in tokens:
+            self._append(stream, tail, token)
+
+    def close(self, stream: str) -> None:
+        """The stream gets no more tokens; its text stays to be copied."""
+        self._tails.pop(stream, None)
+
+    def find(self, suffix: Sequence[int], limit: int = MAX_COPY) -> Copy | None:
+        """The most recent continuation of `suffix`'s last 8 tokens, else of its last 4."""
+        for length in KEY_LENGTHS:
+            at = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
+            if at is not None:
+                return Copy(self._follow(at, min(limit, MAX_COPY)), length, self._cells[at].stream)
+        return None
+
+    def _append(self, stream: str, tail: deque[int], token: int) -> None:
+        at = self._count
+        self._count += 1
+        if self.capacity is not None and at >= self.capacity:
+            self._evict(at - self.capacity)
+        self._cells[at] = _Cell(token, stream)
+        if tail and tail[-1] in self._cells:
+            self._cells[tail[-1]].following = at
+        for length in KEY_LENGTHS:
+            if len(tail) >= length and tail[-length] in self._cells:
+                self._register(length, list(tail)[-length:], at)
+        tail.append(at)
+
+    def _register(self, length: int, places: Sequence[int], continuation: int) -> None:
+        key = tuple(self._cells[place].token for place in places)
+        self._index[length][key] = continuation
+        self._cells[places[0]].starts.append((length, key, continuation))
+
+    def _evict(self, oldest: int) -> None:
+        for length, key, continuation in self._cells.pop(oldest).starts:
+            if self._index[length].get(key) == continuation:
+                del self._index[length][key]
+
+    def _follow(self, at: int | None, limit: int) -> tuple[int, ...]:
+        tokens: list[int] = []
+        while at is not None and len(tokens) < limit:
+            cell = self._cells[at]
+            tokens.append(cell.token)
+            at = cell.following
+        return tuple(tokens)

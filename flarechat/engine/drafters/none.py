@@ -1,0 +1,50 @@
+"""No drafts: every round is one plain step of the same page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flarechat.engine.controller import Offer
+from flarechat.engine.proposal import Proposal
+from flarechat.protocol import HistoryTotals
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from flarechat.engine.contracts import State
+    from flarechat.engine.plan import Plan
+    from flarechat.engine.slot import Lanes
+
+
+class NoDrafter:
+    """Answers every verb with nothing."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        """Takes what every drafter takes and needs none of it."""
+
+    def open(self, slot: int, request: str, prompt: Sequence[int], *, history: bool) -> None:
+        """Nothing to prepare."""
+
+    def stage(self, slot: int, limit: int) -> Offer:
+        """Never has a draft."""
+        return Offer()
+
+    def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
+        """K = 0 drafts."""
+        return Proposal.empty(len(lanes), lanes.index.device)
+
+    def absorb(self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor) -> None:
+        """Nothing to learn."""
+
+    def commit(self, slot: int, tokens: Sequence[int]) -> None:
+        """Nothing to keep."""
+
+    def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
+        """No look-ups were made."""
+        return HistoryTotals(), HistoryTotals()
+
+    def states(self) -> Sequence[State]:
+        """None."""
+        return ()

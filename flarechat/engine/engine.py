@@ -1,0 +1,252 @@
+"""Engine: serves requests on one loaded model, a chunk of prefill and a round at a time.
+
+Owns the queue, the slots' bookings and the order of work. It decides nothing about tokens (the
+page does) and nothing about widths (the controller does).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from flarechat.engine.answer import Answer, Emit, Played
+from flarechat.engine.contracts import Drafter, Executor, Target
+from flarechat.engine.controller import Controller
+from flarechat.engine.plan import extent_for
+from flarechat.engine.player import LANE_COUNTS, RoundPlayer
+from flarechat.engine.residents import Residents
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
+from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.errors import EngineError, FlarechatError, PromptTooLongError
+from flarechat.protocol import (
+    ErrorInfo,
+    Finished,
+    Message,
+    Progress,
+    Request,
+    SpeculationSummary,
+    Started,
+    Timings,
+    Usage,
+)
+
+PREFILL_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How text becomes tokens and back: tokenizer, chat encoder, terminal tokens."""
+
+    tokenizer: Tokenizer
+    encode_chat: Callable[[Sequence[Message]], list[int]]
+    eos: tuple[int, ...]
+
+
+class Engine:
+    """One model serving up to `pool.slots` requests at once; `step` does the next bit of work."""
+
+    def __init__(
+        self, target: Target, drafter: Drafter, executor: Executor, pool: SlotPool,
+        language: Language, controller: Controller, emit: Emit,
+    ) -> None:  # fmt: skip
+        self.drafter, self.executor, self.pool = drafter, executor, pool
+        self.language, self.controller, self.emit = language, controller, emit
+        states = (*target.states(), *drafter.states())
+        self.residents = Residents(
+            pool.slots, lambda rows: min((s.reusable(rows) for s in states), default=rows)
+        )
+        self.waiting: deque[Request] = deque()
+        self.prefilling: deque[Answer] = deque()
+        self.playing: list[Answer] = []
+        self.player = RoundPlayer(pool, drafter, executor, controller, language.tokenizer.token)
+
+    # Requests come and go.
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        self.waiting.append(request)
+
+    def cancel(self, request: str) -> None:
+        """End a request now; what it emitted stays."""
+        for answer in (*self.playing, *self.prefilling):
+            if answer.request.id == request:
+                answer.reason = "cancelled"
+                self._close(answer)
+        for queued in [r for r in self.waiting if r.id == request]:
+            self.waiting.remove(queued)
+            self._refuse(queued, None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self.waiting or self.prefilling or self.playing)
+
+    def step(self) -> None:
+        """Admit what fits, prefill one chunk, play one round."""
+        self._admit()
+        if self.prefilling:
+            self._guarded(self._prefill_chunk, [self.prefilling[0]])
+        if self.playing:
+            self._guarded(self._play, list(self.playing))
+
+    def _guarded(self, work: Callable[[], None], concerned: list[Answer]) -> None:
+        """Run a piece of work; its failure ends the requests concerned and nothing else."""
+        try:
+            work()
+        except (RuntimeError, ValueError, IndexError, MemoryError) as failure:
+            error = EngineError(
+                f"The model failed in the middle of a round: {str(failure).splitlines()[0]}",
+                "Send the message again; `flarechat doctor` shows memory and versions.",
+            )
+            for answer in concerned:
+                answer.reason = "error"
+                self._close(answer, ErrorInfo.of(error))
+
+    def _admit(self) -> None:
+        while self.waiting and (free := self._free_slots()):
+            request = self.waiting.popleft()
+            try:
+                prompt = self.language.encode_chat(request.messages)
+                self._check_length(prompt)
+            except FlarechatError as error:
+                self._refuse(request, error)
+                continue
+            self._open(request, prompt, free)
+
+    def _free_slots(self) -> list[int]:
+        taken = {answer.slot for answer in (*self.prefilling, *self.playing)}
+        return [slot for slot in range(self.pool.slots) if slot not in taken]
+
+    def _check_length(self, prompt: Sequence[int]) -> None:
+        room = self.pool.context - 1
+        if len(prompt) > room:
+            raise PromptTooLongError(
+                f"The conversation has {len(prompt)} tokens; the context holds {room} and an "
+                "answer.",
+                "Start a new chat, shorten the message, or raise --ctx if the model allows it.",
+            )
+
+    def _open(self, request: Request, prompt: list[int], free: list[int]) -> None:
+        slot, restored = self.residents.claim(free, prompt)
+        sampling, speculation = request.sampling, request.speculation
+        auto = sampling.seed is not None or sampling.temperature == 0
+        match = speculation.acceptance == "match" or (speculation.acceptance == "auto" and auto)
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        budget = min(request.max_tokens, self.pool.context - len(prompt))
+        answer = Answer(
+            request, slot, prompt, budget=budget, restored=restored, match=match, seed=seed,
+            eos=self.language.eos, tokenizer=self.language.tokenizer,
+        )  # fmt: skip
+        self._bind(answer, restored)
+        copies = speculation.history_drafts and speculation.draft_tokens > 0
+        self.drafter.open(slot, request.id, prompt, history=copies)
+        if request.controller:
+            self.controller.load(request.controller)
+        self.prefilling.append(answer)
+        self.emit(
+            Started(
+                request=request.id,
+                prompt_tokens=len(prompt),
+                restored_tokens=restored,
+                context=self.pool.context,
+                max_tokens=budget,
+                acceptance="match" if match else "ratio",
+                sampling=replace(sampling, seed=seed),
+                speculation=speculation,
+            )
+        )
+
+    def _bind(self, answer: Answer, restored: int) -> None:
+        """Write the slot's columns for the answer's tokens as they now stand."""
+        self.pool.open(
+            answer.slot, answer.prompt, answer.generated, restored=restored,
+            sampling=answer.request.sampling, seed=answer.seed, match=answer.match,
+            budget=answer.budget, eos=self.language.eos,
+        )  # fmt: skip
+
+    # Prefill and rounds.
+
+    def _prefill_chunk(self) -> None:
+        """Absorb the next chunk of one prompt; all but its last token, which stays pending."""
+        answer = self.prefilling[0]
+        total = len(answer.prompt) - 1
+        start, end = answer.prefilled, min(answer.prefilled + PREFILL_CHUNK, total)
+        if start < end:
+            lanes = Lanes(self.pool, (answer.slot,))
+            inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
+            self.residents.forget(answer.slot)
+            extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
+            self.executor.prefill(lanes, inputs, extent)
+            self.residents.hold(answer.slot, answer.prompt[:end])
+            answer.prefilled = end
+            self.player.unsettle()
+        self.emit(Progress(request=answer.request.id, done=end + 1, total=total + 1))
+        if end == total:
+            answer.prefill_done()
+            self.pool.start(answer.slot)
+            self.prefilling.popleft()
+            self.playing.append(answer)
+
+    def _play(self) -> None:
+        """One round over the answers that waited longest."""
+        answers = self.playing[: LANE_COUNTS[-1]]
+        for answer, played in zip(answers, self.player.play(answers), strict=True):
+            self._settle(answer, played)
+        self.playing = [a for a in self.playing if a not in answers] + [
+            a for a in answers if a in self.playing
+        ]
+
+    def _settle(self, answer: Answer, played: Played) -> None:
+        """A lane's record becomes final: its kept tokens are committed, or the answer ends."""
+        event, deltas = answer.take(played)
+        self.drafter.commit(answer.slot, event.tokens)
+        for told in (event, *deltas):
+            self.emit(told)
+        if answer.reason is not None:
+            self._close(answer)
+
+    def _close(self, answer: Answer, error: ErrorInfo | None = None) -> None:
+        """End an answer: settle its slot, say what it came to, free the slot."""
+        slot = answer.slot
+        if error is None:
+            self._settle_slot(answer)
+        else:
+            self.residents.forget(slot)
+        self.pool.release(slot)
+        totals = self.drafter.close(slot)
+        self.playing = [a for a in self.playing if a is not answer]
+        self.prefilling = deque(a for a in self.prefilling if a is not answer)
+        for event in answer.finish(*totals, self.controller.state(), error):
+            self.emit(event)
+
+    def _settle_slot(self, answer: Answer) -> None:
+        """Make the slot's state end where the answer's tokens end.
+
+        A stop string can end an answer before the rows a round consumed: the slot is bound anew
+        to the tokens that stand, and keeps as much state as its states can.
+        """
+        if answer in self.prefilling:
+            return
+        kept = len(answer.tokens) - 1
+        if answer.stop is not None:
+            kept = self.residents.reusable(kept)
+            self._bind(answer, kept)
+        self.residents.hold(answer.slot, answer.tokens[:kept])
+
+    def _refuse(self, request: Request, error: FlarechatError | None) -> None:
+        """End a request that never got a slot: cancelled, or refused with an error."""
+        self.emit(
+            Finished(
+                request=request.id,
+                reason="cancelled" if error is None else "error",
+                text="",
+                usage=Usage(prompt_tokens=0, restored_tokens=0, completion_tokens=0, context=0),
+                timings=Timings(prefill_ms=0, decode_ms=0, first_token_ms=0, tokens_per_second=0),
+                speculation=SpeculationSummary(),
+                error=None if error is None else ErrorInfo.of(error),
+            )
+        )

@@ -1,0 +1,73 @@
+"""The frame: the one small integer record a round leaves for the host.
+
+Owns its column layout. int64 [B, HEADER + W]; log-probabilities ride beside it as floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+OFFERED, ACCEPTED, EMITTED, FINISH, CONSUMED, GENERATED = range(6)
+HEADER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural-log probabilities under the unfiltered law.
+
+    chosen: float32 [B, W] of the row's token; top / top_ids: [B, W, N], likeliest first.
+    """
+
+    chosen: Tensor
+    top: Tensor
+    top_ids: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a round leaves: `record` int64 [B, HEADER + W] and, if the plan asked, log-probs."""
+
+    record: Tensor
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecord:
+    """One lane's frame on the host."""
+
+    offered: int
+    accepted: int
+    emitted: int
+    finish: int
+    consumed: int
+    generated: int
+    tokens: tuple[int, ...]
+
+
+def pack(
+    offered: Tensor, accepted: Tensor, emitted: Tensor, finish: Tensor, consumed: Tensor,
+    generated: Tensor, tokens: Tensor,
+) -> Tensor:  # fmt: skip
+    """Columns [B] and tokens [B, W] → int64 [B, HEADER + W]."""
+    head = torch.stack([offered, accepted, emitted, finish, consumed, generated], dim=1)
+    return torch.cat([head, tokens], dim=1)
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, alternatives: int) -> Logprobs:
+    """Log-softmax of logits [B, W, V] at tokens [B, W], with the `alternatives` likeliest."""
+    logits = logits.float()
+    scale = logits.logsumexp(-1, keepdim=True)
+    chosen = logits.gather(2, tokens[..., None]) - scale
+    top, ids = logits.topk(alternatives, dim=-1)
+    return Logprobs(chosen[..., 0], top - scale, ids)
+
+
+def read(frame: Frame) -> list[LaneRecord]:
+    """The host's view, one record a lane. This is where the host waits for the round."""
+    return [
+        LaneRecord(*row[:HEADER], tokens=tuple(row[HEADER : HEADER + row[EMITTED]]))
+        for row in frame.record.tolist()
+    ]

@@ -1,0 +1,63 @@
+"""Grouped-query attention of a few new rows over a slot's cache.
+
+Owns the arithmetic of one attention block over lanes. The cache says where rows live; the mask
+says which of them a row may see.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flarechat.engine.layers.linear import Linear
+from flarechat.engine.layers.rope import rotate
+
+if TYPE_CHECKING:
+    from flarechat.engine.slot import Lanes
+    from flarechat.engine.state.kv import KVState
+
+
+def causal_mask(positions: Tensor, extent: int) -> Tensor:
+    """bool [B, T, extent]: row t of a lane sees cache rows up to its own position."""
+    return torch.arange(extent, device=positions.device) <= positions[..., None]
+
+
+class Attention:
+    """q, k and v are one product (queries first); `heads` query heads share `kv_heads`."""
+
+    def __init__(self, qkv: Linear, out: Linear, heads: int, kv_heads: int, head_dim: int) -> None:
+        self.qkv, self.out = qkv, out
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+
+    def __call__(
+        self, x: Tensor, cache: KVState, layer: int, lanes: Lanes, rows: Tensor, mask: Tensor,
+        angles: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """x [B, T, D_model], rows [B, T] to write, mask [B, T, extent] → [B, T, D_model]."""
+        batch, length, _ = x.shape
+        split = (self.heads, self.kv_heads, self.kv_heads)
+        qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
+        q, k, v = qkv.split(split, dim=1)
+        cache.write(layer, lanes, rows, rotate(k, *angles), v)
+        q = rotate(q, *angles)
+        extent = mask.shape[-1]
+        seen = [
+            self._attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
+            for lane, slot in enumerate(lanes.slots)
+        ]
+        return self.out(torch.stack(seen))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """One lane: q [heads, T, D] over k, v [kv_heads, extent, D] → [T, heads * D].
+
+        The query heads of a group become extra rows of their kv head, so k and v are read once.
+        """
+        group, length = self.heads // self.kv_heads, q.shape[1]
+        rows = q.reshape(self.kv_heads, group * length, self.head_dim)
+        tiled = mask.repeat(group, 1)
+        out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=tiled)[0]
+        out = out.reshape(self.heads, length, self.head_dim).transpose(0, 1)
+        return out.reshape(length, self.heads * self.head_dim)

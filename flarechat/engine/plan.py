@@ -1,0 +1,66 @@
+"""The plan: the static part of a round, and all that Python may branch on inside it.
+
+Owns the shapes a round is played in. Knows no tensor and no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flarechat.protocol import Sampling
+
+EXTENT_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LawShape:
+    """What the target law of a round has to compute.
+
+    `candidates` is the number of most likely tokens a row keeps: 1 is argmax, 0 the whole
+    vocabulary. `ordered` says that the whole vocabulary must be sorted (top-p without top-k).
+    """
+
+    candidates: int = 0
+    ordered: bool = False
+    penalties: bool = False
+
+    @classmethod
+    def of(cls, samplings: Iterable[Sampling], vocabulary: int) -> LawShape:
+        """The smallest shape that is exact for every one of `samplings`."""
+        kept, ordered, penalties = 1, False, False
+        for s in samplings:
+            own = 1 if s.temperature == 0 else min(s.top_k or vocabulary, vocabulary)
+            ordered |= own > 1 and (s.top_p < 1 or own < vocabulary)
+            kept = max(kept, own)
+            penalties |= s.repetition_penalty != 1 or bool(
+                s.presence_penalty or s.frequency_penalty
+            )
+        whole = kept == vocabulary
+        return cls(0 if whole else kept, ordered and whole, penalties)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round's static part.
+
+    `draft_tokens` is K; `extent` bounds the cache rows any lane can see (a multiple of
+    EXTENT_STEP, at least consumed + width); `acceptance` is ratio, match or mixed; `logprobs` is
+    the number of alternatives to report beside each emitted token, 0 for no log-probabilities.
+    """
+
+    draft_tokens: int
+    extent: int
+    law: LawShape = field(default_factory=LawShape)
+    acceptance: str = "ratio"
+    logprobs: int = 0
+
+    @property
+    def width(self) -> int:
+        """W = K + 1, the rows the target verifies."""
+        return self.draft_tokens + 1
+
+
+def extent_for(rows: int, capacity: int) -> int:
+    """The bucket of cache rows that holds `rows`, never past `capacity`."""
+    return min(-(-rows // EXTENT_STEP) * EXTENT_STEP, capacity)

@@ -1,0 +1,47 @@
+"""Draft tokens on their way to the target, with the law that really drew each.
+
+Owns the shapes of a proposal. A copy's law is a point mass, written as `probs is None`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts of a round over B lanes.
+
+    tokens: int64 [B, K]; entries at or past `offered` are padding and can never be accepted.
+    offered: int64 [B], drafts really offered, at most K.
+    probs: float32 [B, K, V], row i the law draft i was drawn from, or None for point masses.
+    """
+
+    tokens: Tensor
+    offered: Tensor
+    probs: Tensor | None = None
+
+    @property
+    def draft_tokens(self) -> int:
+        """K, padding included."""
+        return self.tokens.shape[1]
+
+    def valid(self) -> Tensor:
+        """bool [B, K]: which entries are drafts and not padding."""
+        depth = torch.arange(self.draft_tokens, device=self.tokens.device)
+        return depth < self.offered[:, None]
+
+    def prob_of_drafts(self) -> Tensor:
+        """float32 [B, K]: q(d), the probability each draft had under its own law."""
+        if self.probs is None:
+            return torch.ones_like(self.tokens, dtype=torch.float32)
+        return self.probs.gather(2, self.tokens[..., None])[..., 0]
+
+    @staticmethod
+    def empty(lanes: int, device: torch.device) -> Proposal:
+        """No drafts: K = 0."""
+        tokens = torch.zeros(lanes, 0, dtype=torch.int64, device=device)
+        return Proposal(tokens, torch.zeros(lanes, dtype=torch.int64, device=device))

@@ -1,0 +1,21 @@
+"""Recipes: one folder a model family. A table with lazy imports, keyed by architecture."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from flarechat.errors import ModelError
+
+RECIPES = {"llama": "flarechat.engine.recipes.llama"}
+SUPPORTED = tuple(RECIPES)
+
+
+def recipe_for(architecture: str) -> Any:
+    """The recipe module of an architecture; it offers Config, load and price."""
+    if architecture not in RECIPES:
+        raise ModelError(
+            f"The architecture {architecture!r} is not supported.",
+            f"Supported: {', '.join(SUPPORTED)}. Choose another model with --model.",
+        )
+    return import_module(RECIPES[architecture])

@@ -1,0 +1,9 @@
+"""The llama family: RMSNorm, rotary positions, grouped-query attention, gated MLP."""
+
+from __future__ import annotations
+
+from flarechat.engine.recipes.llama.config import ModelArgs
+from flarechat.engine.recipes.llama.model import Model
+from flarechat.engine.recipes.llama.weights import load
+
+__all__ = ["Model", "ModelArgs", "load"]

@@ -1,0 +1,47 @@
+"""Residents: which tokens' state each slot's caches hold, so that a prefix is not computed twice.
+
+Owns the token list of every slot and the choice of a slot for a new prompt. Knows no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest shared beginning."""
+    shared = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared
+
+
+class Residents:
+    """Tokens by slot. `reusable(rows)` is how much of a shared prefix the states can keep."""
+
+    def __init__(self, slots: int, reusable: Callable[[int], int]) -> None:
+        self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._used = [0] * slots
+        self._clock = 0
+        self.reusable = reusable
+
+    def claim(self, free: Collection[int], tokens: Sequence[int]) -> tuple[int, int]:
+        """The free slot that shares the longest beginning with `tokens` (else the least recently
+        used), and the tokens it restores; the last token is never restored, it stays pending."""
+        shared = {slot: common_prefix(self._tokens[slot], tokens[:-1]) for slot in free}
+        slot = max(free, key=lambda s: (shared[s], -self._used[s], -s))
+        restored = self.reusable(shared[slot])
+        self.hold(slot, tokens[:restored])
+        return slot, restored
+
+    def hold(self, slot: int, tokens: Sequence[int]) -> None:
+        """The slot's caches now hold exactly these tokens."""
+        self._clock += 1
+        self._used[slot] = self._clock
+        self._tokens[slot] = list(tokens)
+
+    def forget(self, slot: int) -> None:
+        """Whatever the slot's caches hold is not to be trusted."""
+        self.hold(slot, ())

@@ -1,0 +1,117 @@
+"""Logits to the target law: penalties, temperature, top-k, top-p, min-p, in that order.
+
+Owns the law of a row and how a token is drawn from it. Knows nothing of drafts' acceptance.
+Filters follow transformers' processors of the same names (temperature, then top-k, then top-p on
+what is left, then min-p relative to the likeliest); temperature 0 means argmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from flarechat.engine.plan import LawShape
+    from flarechat.engine.slot import Lanes
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLaw:
+    """The target's law at each row, over its candidates.
+
+    probs: float32 [B, W, C], rows sum to one.
+    ids: int64 [B, W, C], the token of each candidate; None when C is the vocabulary in order.
+    """
+
+    probs: Tensor
+    ids: Tensor | None
+
+    def candidates(self) -> Tensor:
+        """int64, broadcastable to [B, W, C]: the candidates' token ids."""
+        if self.ids is not None:
+            return self.ids
+        return torch.arange(self.probs.shape[-1], device=self.probs.device)[None, None]
+
+    def prob_of(self, tokens: Tensor) -> Tensor:
+        """p(token) for tokens int64 [B, K] at rows 0 … K-1: float32 [B, K]."""
+        rows = tokens.shape[1]
+        if self.ids is None:
+            return self.probs[:, :rows].gather(2, tokens[..., None])[..., 0]
+        same = self.ids[:, :rows] == tokens[..., None]
+        return torch.where(same, self.probs[:, :rows], 0.0).sum(-1)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Gumbel-max draw at every row: noise [B, W, C] → tokens int64 [B, W]."""
+        return self.token_at((self.probs.log() + noise).argmax(-1))
+
+    def token_at(self, index: Tensor) -> Tensor:
+        """Candidate index [B, W] → token id [B, W]."""
+        return index if self.ids is None else self.ids.gather(2, index[..., None])[..., 0]
+
+    def row(self, rows: Tensor) -> TargetLaw:
+        """The law of one row a lane: rows int64 [B] → a law with W = 1."""
+        at = rows[:, None, None].expand(-1, 1, self.probs.shape[-1])
+        return TargetLaw(
+            self.probs.gather(1, at), None if self.ids is None else self.ids.gather(1, at)
+        )
+
+
+def target_law(logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape) -> TargetLaw:
+    """The law at each row: logits [B, W, V], drafts [B, K] (row i follows drafts before i)."""
+    logits = logits.float()
+    if shape.penalties:
+        logits = penalised(logits, lanes, drafts)
+    if shape.candidates == 1:
+        best = logits.argmax(-1, keepdim=True)
+        return TargetLaw(torch.ones_like(best, dtype=torch.float32), best)
+
+    ids: Tensor | None = None
+    if shape.candidates:
+        logits, ids = logits.topk(shape.candidates, dim=-1)
+    elif shape.ordered:
+        logits, ids = logits.sort(dim=-1, descending=True)
+    sampling = lanes.sampling()
+    heat = sampling.temperature[:, None, None]
+    probs = torch.softmax(logits / torch.where(heat > 0, heat, 1.0), dim=-1)
+    if ids is not None:
+        probs = _truncated(probs, sampling.top_k[:, None, None], sampling.top_p[:, None, None])
+    floor = sampling.min_p[:, None, None] * probs.amax(-1, keepdim=True)
+    probs = torch.where(probs >= floor, probs, 0.0)
+    probs = probs / probs.sum(-1, keepdim=True)
+    point = torch.zeros_like(probs).scatter_(2, probs.argmax(-1, keepdim=True), 1.0)
+    return TargetLaw(torch.where(heat > 0, probs, point), ids)
+
+
+def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Zero what top-k and top-p remove; rows are in descending order. top_k 0 means off."""
+    rank = torch.arange(probs.shape[-1], device=probs.device)
+    probs = torch.where((rank < top_k) | (top_k == 0), probs, 0.0)
+    before = probs.cumsum(-1) - probs
+    kept = (before < top_p * probs.sum(-1, keepdim=True)) | (top_p >= 1) | (rank == 0)
+    return torch.where(kept, probs, 0.0)
+
+
+def penalised(logits: Tensor, lanes: Lanes, drafts: Tensor) -> Tensor:
+    """Repetition, presence and frequency penalties at each row.
+
+    Row i counts the committed generated tokens and drafts before i, each once. Repetition also
+    looks at the prompt (as transformers does); presence and frequency at generated tokens only.
+    """
+    lanes_count, width, _ = logits.shape
+    depth = drafts.shape[1]
+    counts = lanes.counts()[:, None].expand(-1, width, -1).clone()
+    rows = torch.arange(width, device=logits.device)[:, None]
+    before = (torch.arange(depth, device=logits.device) < rows).to(counts.dtype)
+    at = drafts[:, None].expand(-1, width, -1)
+    counts.scatter_add_(2, at, before.expand(lanes_count, -1, -1))
+
+    sampling = lanes.sampling()
+    repetition = sampling.repetition_penalty[:, None, None]
+    seen = lanes.prompt_seen()[:, None] | (counts > 0)
+    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+    logits = torch.where(seen, scaled, logits)
+    logits = logits - sampling.presence_penalty[:, None, None] * (counts > 0)
+    return logits - sampling.frequency_penalty[:, None, None] * counts

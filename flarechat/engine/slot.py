@@ -1,0 +1,200 @@
+"""Slots: the fixed-address state of live requests, and lanes, the slots of one round.
+
+SlotPool owns every per-request tensor (leading dimension S) and writes it in place only. Lanes is
+a round's window on B of them: it gathers, and `advance` writes back. Caches are owned by the
+target's and the drafter's states, which use the same slot numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flarechat.engine.accept import IDLE, RUNNING
+from flarechat.protocol import Sampling
+
+MAX_EOS = 8
+SCRATCH_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Sampling parameters of B lanes, each a tensor [B]."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    repetition_penalty: Tensor
+    presence_penalty: Tensor
+    frequency_penalty: Tensor
+
+
+_FILTERS = tuple(SamplingRows.__dataclass_fields__)
+
+
+class SlotPool:
+    """Per-request tensors of S slots. `context` is the most tokens one slot may hold."""
+
+    def __init__(self, slots: int, context: int, vocabulary: int, device: torch.device) -> None:
+        self.slots, self.context, self.vocabulary, self.device = slots, context, vocabulary, device
+
+        def column(dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(slots, dtype=dtype, device=device)
+
+        self.pending, self.consumed, self.generated = column(), column(), column()
+        self.budget, self.finish, self.seed = column(), column(), column()
+        self.match = column(torch.bool)
+        self.eos = torch.full((slots, MAX_EOS), -1, dtype=torch.int64, device=device)
+        self.filters = {
+            name: column(torch.int64 if name == "top_k" else torch.float32) for name in _FILTERS
+        }
+        self.counts = torch.zeros(slots, vocabulary, dtype=torch.int32, device=device)
+        self.prompt_seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=device)
+        self.finish.fill_(IDLE)
+
+    def open(
+        self,
+        slot: int,
+        prompt: Sequence[int],
+        generated: Sequence[int] = (),
+        *,
+        restored: int = 0,
+        sampling: Sampling,
+        seed: int,
+        match: bool,
+        budget: int,
+        eos: Iterable[int],
+    ) -> None:
+        """Bind a slot to a request whose tokens are prompt + generated; the last one is pending.
+
+        `consumed` is set to `restored`, the tokens whose state the caches already hold; prefill
+        advances it over all tokens but the pending one, then `start` lets rounds play the slot.
+        """
+        tokens = [*prompt, *generated]
+        self.pending[slot] = tokens[-1]
+        self.consumed[slot] = restored
+        self.generated[slot] = len(generated)
+        self.budget[slot] = budget
+        self.finish[slot] = IDLE
+        self.seed[slot] = seed
+        self.match[slot] = match
+        self.eos[slot] = -1
+        for column, token in enumerate(tuple(eos)[:MAX_EOS]):
+            self.eos[slot, column] = token
+        for name, values in self.filters.items():
+            values[slot] = getattr(sampling, name)
+        self.prompt_seen[slot] = False
+        self.prompt_seen[slot, torch.tensor(list(prompt), device=self.device)] = True
+        self.counts[slot] = 0
+        if generated:
+            at = torch.tensor(list(generated), device=self.device)
+            self.counts[slot].index_add_(0, at, torch.ones_like(at, dtype=torch.int32))
+
+    def start(self, slot: int) -> None:
+        """Prefill is done: rounds may play the slot."""
+        self.finish[slot] = RUNNING
+
+    def release(self, slot: int) -> None:
+        """Unbind a slot: a round that still names it emits nothing."""
+        self.finish[slot] = IDLE
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor the pool owns, by name."""
+        plain = ("pending", "consumed", "generated", "budget", "finish", "seed", "match", "eos")
+        named = {name: getattr(self, name) for name in (*plain, "counts", "prompt_seen")}
+        return named | self.filters
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor the pool owns."""
+        return sum(t.nbytes for t in self.tensors().values())
+
+
+class Lanes:
+    """B slots played together. `slots` are their numbers, `index` the same on the device."""
+
+    def __init__(self, pool: SlotPool, slots: Sequence[int]) -> None:
+        self.pool, self.slots = pool, tuple(slots)
+        self.index = torch.tensor(self.slots, dtype=torch.int64, device=pool.device)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def _rows(self, values: Tensor) -> Tensor:
+        return values.index_select(0, self.index)
+
+    def pending(self) -> Tensor:
+        """int64 [B]: sampled by the target, not yet consumed by it."""
+        return self._rows(self.pool.pending)
+
+    def consumed(self) -> Tensor:
+        """int64 [B]: tokens whose state is in the caches."""
+        return self._rows(self.pool.consumed)
+
+    def generated(self) -> Tensor:
+        """int64 [B]: tokens emitted so far."""
+        return self._rows(self.pool.generated)
+
+    def budget(self) -> Tensor:
+        """int64 [B]: most tokens to emit."""
+        return self._rows(self.pool.budget)
+
+    def finish(self) -> Tensor:
+        """int64 [B]: RUNNING, or why the lane ended."""
+        return self._rows(self.pool.finish)
+
+    def seed(self) -> Tensor:
+        """int64 [B]."""
+        return self._rows(self.pool.seed)
+
+    def match(self) -> Tensor:
+        """bool [B]: acceptance by match."""
+        return self._rows(self.pool.match)
+
+    def eos(self) -> Tensor:
+        """int64 [B, MAX_EOS]: end-of-sequence ids, padded with -1."""
+        return self._rows(self.pool.eos)
+
+    def counts(self) -> Tensor:
+        """int32 [B, V]: how often each token was generated."""
+        return self._rows(self.pool.counts)
+
+    def prompt_seen(self) -> Tensor:
+        """bool [B, V]: which tokens the prompt has."""
+        return self._rows(self.pool.prompt_seen)
+
+    def sampling(self) -> SamplingRows:
+        """The filters' parameters, each [B]."""
+        return SamplingRows(**{n: self._rows(v) for n, v in self.pool.filters.items()})
+
+    def positions(self, width: int) -> Tensor:
+        """int64 [B, W]: sequence positions of the next `width` inputs."""
+        return self.consumed()[:, None] + torch.arange(width, device=self.index.device)
+
+    def next_positions(self, width: int) -> Tensor:
+        """int64 [B, W]: positions of the tokens that rows 0 … W-1 predict."""
+        return self.positions(width) + 1
+
+    def cache_rows(self, width: int) -> Tensor:
+        """int64 [B, W]: rows to write. A lane not RUNNING writes scratch rows past the context."""
+        scratch = self.pool.context + SCRATCH_ROWS
+        scratch_rows = scratch + torch.arange(width, device=self.index.device)
+        live = self.finish() == RUNNING
+        return torch.where(live[:, None], self.positions(width), scratch_rows)
+
+    def advance(self, tokens: Tensor, emitted: Tensor, finish: Tensor) -> None:
+        """Count `emitted` tokens of each lane and keep the last one pending, in place."""
+        pool, index = self.pool, self.index
+        last = tokens.gather(1, (emitted - 1).clamp_min(0)[:, None])[:, 0]
+        pool.pending.index_copy_(0, index, torch.where(emitted > 0, last, self.pending()))
+        pool.consumed.index_add_(0, index, emitted)
+        pool.generated.index_add_(0, index, emitted)
+        pool.finish.index_copy_(0, index, finish)
+        row = torch.arange(tokens.shape[1], device=index.device)
+        at = (index[:, None] * pool.vocabulary + tokens).reshape(-1)
+        kept = (row < emitted[:, None]).to(torch.int32).reshape(-1)
+        pool.counts.view(-1).index_add_(0, at, kept)

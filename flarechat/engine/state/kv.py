@@ -1,0 +1,69 @@
+"""Key and value rows of every layer, contiguous per slot at fixed addresses.
+
+Owns the cache tensors [S, H, rows, D]. A row's logical existence is `consumed` in the slot pool:
+rows past it are unreachable, so keeping fewer rows than were verified needs no copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flarechat.engine.slot import SCRATCH_ROWS
+
+if TYPE_CHECKING:
+    from flarechat.engine.slot import Lanes
+
+
+class KVState:
+    """KV rows of `layers` attention layers for S slots of `context` tokens each.
+
+    Past the context lie SCRATCH_ROWS for rows verified beyond it and SCRATCH_ROWS that finished
+    lanes write instead of their own rows.
+    """
+
+    def __init__(
+        self, layers: int, slots: int, context: int, heads: int, head_dim: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> None:  # fmt: skip
+        self.capacity = context + 2 * SCRATCH_ROWS
+        shape = (slots, heads, self.capacity, head_dim)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+
+    @staticmethod
+    def price(
+        layers: int, slots: int, context: int, heads: int, head_dim: int, dtype: torch.dtype
+    ) -> int:
+        """Bytes such a state takes."""
+        rows = slots * heads * (context + 2 * SCRATCH_ROWS)
+        return 2 * layers * rows * head_dim * dtype.itemsize
+
+    def write(self, layer: int, lanes: Lanes, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values [B, H, T, D] at rows int64 [B, T] of the lanes' slots."""
+        for lane, slot in enumerate(lanes.slots):
+            self.keys[layer][slot].index_copy_(1, rows[lane], keys[lane])
+            self.values[layer][slot].index_copy_(1, rows[lane], values[lane])
+
+    def read(self, layer: int, slot: int, extent: int) -> tuple[Tensor, Tensor]:
+        """Views [H, extent, D] of a slot's keys and values."""
+        return self.keys[layer][slot, :, :extent], self.values[layer][slot, :, :extent]
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Nothing to move: `consumed` alone says which rows exist."""
+
+    def reusable(self, rows: int) -> int:
+        """Every prefix of the rows stands on its own."""
+        return rows
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All keys and values by layer."""
+        named = {f"keys.{i}": t for i, t in enumerate(self.keys)}
+        return named | {f"values.{i}": t for i, t in enumerate(self.values)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(t.nbytes for t in self.tensors().values())

@@ -1,0 +1,100 @@
+"""The engine process: commands come in on stdin, events leave on the stdout it was started with.
+
+Owns the process: its channel, its signals and its loop. Everything else that prints goes to
+stderr, which the host keeps in a log file. Run as `python -m flarechat.engine.worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, TextIO
+
+from flarechat.errors import EngineError, FlarechatError
+from flarechat.protocol import (
+    Boot,
+    Cancel,
+    ErrorInfo,
+    Event,
+    Failed,
+    Shutdown,
+    Submit,
+    decode,
+    encode,
+)
+
+
+class Channel:
+    """The process's two ends: `emit` writes an event line, `commands` fills from stdin."""
+
+    def __init__(self, incoming: TextIO, outgoing: TextIO) -> None:
+        self.commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._incoming, self._outgoing = incoming, outgoing
+
+    def boot(self) -> Boot:
+        """The first line says what to load."""
+        boot = decode(self._incoming.readline())
+        assert isinstance(boot, Boot), f"the first command must be a Boot, got {type(boot)}"
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+        return boot
+
+    def _read(self) -> None:
+        """Queue commands; when the host is gone, so is this process, whatever it is doing."""
+        for line in self._incoming:
+            self.commands.put(decode(line))
+        os._exit(0)
+
+    def emit(self, event: Event) -> None:
+        """Write one event; a host that went away ends the process quietly."""
+        try:
+            self._outgoing.write(encode(event) + "\n")
+            self._outgoing.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+
+def serve(channel: Channel) -> None:
+    """Boot, then obey commands between the engine's steps until told to leave."""
+    from flarechat.engine.boot import boot_engine
+
+    engine = boot_engine(channel.boot(), channel.emit)
+    while True:
+        while not engine.busy or not channel.commands.empty():
+            command = channel.commands.get()
+            if isinstance(command, Shutdown):
+                return
+            if isinstance(command, Submit):
+                engine.submit(command.request)
+            elif isinstance(command, Cancel):
+                engine.cancel(command.request)
+        engine.step()
+
+
+def main() -> int:
+    """Serve on the inherited pipes. Exit 0 after a shutdown, 1 after a failure it reported."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    channel = Channel(sys.stdin, outgoing)
+    try:
+        serve(channel)
+    except FlarechatError as error:
+        channel.emit(Failed(error=ErrorInfo.of(error)))
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        told = EngineError(
+            f"The model process failed: {type(error).__name__}: {error}",
+            "The details are in the engine log; `flarechat doctor` says where logs are.",
+        )
+        channel.emit(Failed(error=ErrorInfo.of(told)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

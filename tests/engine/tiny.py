@@ -1,0 +1,149 @@
+"""Small parts for tests of the page: a random llama, a scripted drafter, a plain reference.
+
+The reference is transformers' own llama, run without a cache over the whole text for every
+token, so it shares no code with the engine. Everything is float32 and seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from flarechat.engine.controller import Offer
+from flarechat.engine.drafters.none import NoDrafter
+from flarechat.engine.executors.eager import EagerExecutor
+from flarechat.engine.frame import LaneRecord, read
+from flarechat.engine.plan import LawShape, Plan, extent_for
+from flarechat.engine.proposal import Proposal
+from flarechat.engine.recipes.llama import Model, load
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
+from flarechat.protocol import Sampling
+
+VOCABULARY = 48
+CONTEXT = 96
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+CPU = torch.device("cpu")
+
+
+def reference(seed: int = 0, *, tied: bool = True, spread: float = 0.6) -> LlamaForCausalLM:
+    """A random two-layer llama whose logits are well apart."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=tied,
+        initializer_range=spread,
+        attn_implementation="eager",
+    )
+    return LlamaForCausalLM(config).eval().requires_grad_(False)
+
+
+def target(of: LlamaForCausalLM, *, slots: int = 4, dtype: str = "float32") -> Model:
+    """The engine's model with the reference's weights."""
+    return load(
+        of.config.to_dict(), of.state_dict(), slots=slots, context=CONTEXT, dtype=dtype, device=CPU
+    )
+
+
+def greedy(of: LlamaForCausalLM, prompt: Sequence[int], count: int) -> list[int]:
+    """Plain argmax decoding: the whole text again for every token."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(of(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def cache_of(of: LlamaForCausalLM, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Per layer the keys and values [H, N, D] of teacher forcing over `tokens`."""
+    cache = of(torch.tensor([list(tokens)]), use_cache=True).past_key_values
+    return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
+
+
+class ScriptedDrafter(NoDrafter):
+    """Right for exactly `good(slot, generated)` guesses of each round, then wrong.
+
+    `truth` maps a slot to the tokens plain decoding gives it. `spread` > 0 makes the proposals
+    MTP-like: the guess keeps that mass, the rest is even over the vocabulary.
+    """
+
+    def __init__(
+        self,
+        pool: SlotPool,
+        truth: dict[int, list[int]],
+        good: Callable[[int, int], int],
+    ) -> None:
+        self.pool, self.truth, self.good = pool, truth, good
+
+    def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
+        rows = [self._guess(slot, plan.draft_tokens) for slot in lanes.slots]
+        tokens = torch.tensor(rows, dtype=torch.int64).reshape(len(lanes), plan.draft_tokens)
+        return Proposal(tokens, torch.full((len(lanes),), plan.draft_tokens))
+
+    def _guess(self, slot: int, depth: int) -> list[int]:
+        done = int(self.pool.generated[slot])
+        truth = self.truth.get(slot, [])
+        good = self.good(slot, done)
+        true = [truth[done + i] if done + i < len(truth) else 0 for i in range(depth)]
+        return [t if i < good else (t + 1) % VOCABULARY for i, t in enumerate(true)]
+
+
+@dataclass
+class Bench:
+    """A pool, a target and an executor put together, with slots opened for prompts."""
+
+    pool: SlotPool
+    target: Model
+    executor: EagerExecutor
+
+    def open(
+        self, slot: int, prompt: Sequence[int] = PROMPT, *, budget: int = 40,
+        eos: Sequence[int] = (), sampling: Sampling | None = None, seed: int = 7,
+        match: bool = True, chunk: int = 256, generated: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """Bind and prefill a slot in chunks of `chunk` tokens."""
+        self.pool.open(
+            slot, prompt, generated, sampling=sampling or Sampling(temperature=0), seed=seed,
+            match=match, budget=budget, eos=eos,
+        )  # fmt: skip
+        held = [*prompt, *generated][:-1]
+        for start in range(0, len(held), chunk):
+            piece = held[start : start + chunk]
+            extent = extent_for(start + len(piece), CONTEXT + SCRATCH_ROWS)
+            self.executor.prefill(Lanes(self.pool, (slot,)), torch.tensor([piece]), extent)
+        self.pool.start(slot)
+
+    def play(
+        self, slots: Sequence[int], draft_tokens: int, *, law: LawShape | None = None,
+        acceptance: str = "match", logprobs: int = 0,
+    ) -> list[LaneRecord]:  # fmt: skip
+        """One round at a width."""
+        most = int(self.pool.consumed[list(slots)].max()) + draft_tokens + 1
+        extent = extent_for(most, CONTEXT + SCRATCH_ROWS)
+        plan = Plan(draft_tokens, extent, law or LawShape(1), acceptance, logprobs)
+        return read(self.executor.play(Lanes(self.pool, slots), plan))
+
+    def kv(self, slot: int, rows: int) -> list[tuple[Tensor, Tensor]]:
+        """Per layer the first `rows` keys and values of a slot."""
+        cache = self.target.kv
+        return [
+            (k[slot, :, :rows], v[slot, :, :rows])
+            for k, v in zip(cache.keys, cache.values, strict=True)
+        ]
+
+
+def bench(of: LlamaForCausalLM, *, slots: int = 4) -> Bench:
+    """A bench without a drafter; set `executor.drafter` for a scripted one."""
+    pool, model = SlotPool(slots, CONTEXT, VOCABULARY, CPU), target(of, slots=slots)
+    return Bench(pool, model, EagerExecutor(model, NoDrafter(slots, CPU)))
+
+
+__all__ = ["Bench", "Offer", "ScriptedDrafter", "bench", "cache_of", "greedy", "reference"]
