@@ -1,8 +1,8 @@
-"""Getting models onto this machine and finding them again. Loads no model and knows no tensor.
+"""Getting models onto this machine and reading what they say of themselves. Loads no weights.
 
 catalog   the models flarechat knows by name: where they are, how they are pinned
-files     files that appear whole or not at all
-pull      fetch a catalog model
-hub       fetch a model by its Hugging Face name
+pull      fetch a catalog model          hub      fetch one by its Hugging Face name
 store     from a name to a path; list, inspect, remove
+gguf      the tables of a GGUF file      folder   the settings of a model folder
+digests   SHA-256, once a file           files    files that appear whole or not at all
 """

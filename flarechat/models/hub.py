@@ -61,7 +61,7 @@ def pull(
     def report() -> None:
         progress(min(_bytes_below(staging), total), total)
 
-    with locked(staging.with_suffix(".lock"), report):
+    with locked(staging.with_name(f"{staging.name}.lock"), report):
         if is_pulled(name):
             return target
         try:
@@ -94,7 +94,7 @@ def _hub_size(name: str) -> int:
 
 def _hub_download(name: str, staging: Path) -> None:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     snapshot_download(name, local_dir=staging, allow_patterns=list(FILES))

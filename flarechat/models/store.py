@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from flarechat import paths
-from flarechat.engine.weights import folder as folders
-from flarechat.engine.weights.convert import converted_path
-from flarechat.engine.weights.digests import digest
-from flarechat.engine.weights.gguf import Gguf, is_gguf
 from flarechat.errors import ModelError
+from flarechat.models import folder as folders
 from flarechat.models import hub
 from flarechat.models import pull as catalog_pull
 from flarechat.models.catalog import CATALOG, known
+from flarechat.models.digests import converted_path, digest
 from flarechat.models.files import storage_error
+from flarechat.models.gguf import Gguf, is_gguf
 from flarechat.protocol import Sampling
 
 Progress = Callable[[int, int], None]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 class StopMatcher:
     """Releases text up to the first stop string and holds back what may begin one.
 
+    `hit` is the stop string found, once it is certain.
+
     The stop that starts first wins, of several that start together the shortest. What is found
     does not depend on how the text was cut: matching goes character by character, each stop with
     its own Knuth-Morris-Pratt automaton. At most len(longest stop) - 1 characters are held back.
@@ -20,13 +22,13 @@ class StopMatcher:
         self._held = ""
         self._released = self._read = 0
         self._found: tuple[int, str] | None = None
-        self._done = False
+        self.hit: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
         """The text that may be shown now, and the stop string hit. Nothing follows a hit."""
         if not self._stops:
             return text, None
-        if self._done:
+        if self.hit is not None:
             return "", None
         self._held += text
         for character in text:
@@ -35,11 +37,11 @@ class StopMatcher:
                 return self._finish()
         return self._release(self._read - max(self._matched)), None
 
-    def flush(self) -> tuple[str, str | None]:
-        """The text has ended: a found stop counts now, otherwise all of the rest is released."""
-        if self._found and not self._done:
-            return self._finish()
-        return self._release(self._read), None
+    def flush(self) -> str:
+        """The text has ended: the rest of it, up to a stop that was found but not yet certain."""
+        if self.hit is None and self._found:
+            return self._finish()[0]
+        return self._release(self._read) if self.hit is None else ""
 
     def _step(self, character: str) -> None:
         """Read one character; note a completed stop that starts before the one noted."""
@@ -63,12 +65,10 @@ class StopMatcher:
         )
         return self._read - max(unfinished, default=0)
 
-    def _finish(self) -> tuple[str, str | None]:
+    def _finish(self) -> tuple[str, str]:
         assert self._found is not None, "there is a stop to finish with"
-        start, stop = self._found
-        text = self._release(start)
-        self._done, self._held = True, ""
-        return text, stop
+        start, self.hit = self._found
+        return self._release(start), self.hit
 
     def _release(self, upto: int) -> str:
         """Let go of the held text before the position `upto`."""

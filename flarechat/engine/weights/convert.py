@@ -20,14 +20,12 @@ from flarechat.engine.weights.checkpoint import (
     open_safetensors,
     require_supported,
 )
-from flarechat.engine.weights.digests import digest
-from flarechat.engine.weights.gguf import REMEDY, Gguf
 from flarechat.errors import ModelError
 from flarechat.models import catalog
+from flarechat.models.digests import converted_path, digest
 from flarechat.models.files import require_space, written_whole
+from flarechat.models.gguf import REMEDY, Gguf
 
-VERSION = 1
-SUPPORTED = ("llama",)
 Report = Callable[[str, int, int], None]
 
 _FORMS = {"llama": llama}
@@ -37,7 +35,7 @@ _STORED = {field.name for field in fields(Checkpoint)} - set(_DERIVED)
 
 
 def load_checkpoint(
-    source: Path, cache: Path, progress: Report, *, supported: Collection[str] = SUPPORTED
+    source: Path, cache: Path, progress: Report, *, supported: Collection[str]
 ) -> Checkpoint:
     """The model at `source`; `progress(stage, done, total)` tells of hashing and conversion."""
     if source.is_dir():
@@ -59,11 +57,6 @@ def load_checkpoint(
         )
     require_supported(source, checkpoint.architecture, supported)
     return checkpoint
-
-
-def converted_path(cache: Path, fingerprint: str) -> Path:
-    """Where the decoded form of the GGUF with this digest lies."""
-    return cache / "converted" / f"{fingerprint}-v{VERSION}.safetensors"
 
 
 def _load_converted(path: Path, fingerprint: str) -> Checkpoint | None:

@@ -1,14 +1,12 @@
-"""A folder in the Hugging Face form: config.json, tokenizer.json and safetensors weights.
+"""Loads a model folder in the Hugging Face form; its weights stay mapped until asked for.
 
-Owns the reading of its files. Never opens a pickle.
+Owns nothing on disk. Never opens a pickle.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,16 @@ from flarechat.engine.weights.checkpoint import (
     open_safetensors,
     require_supported,
 )
-from flarechat.engine.weights.digests import digest
-from flarechat.errors import ModelError, SettingsError
-from flarechat.protocol import Sampling
-
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-_REMEDY = "Download the model again, or give another one with --model."
-_INDEX = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth")
+from flarechat.errors import ModelError
+from flarechat.models.folder import (
+    REMEDY,
+    chat_template,
+    fingerprint,
+    read_json,
+    read_text,
+    recommended,
+    weight_files,
+)
 
 
 def load(
@@ -55,101 +55,11 @@ def load(
     )
 
 
-def weight_files(source: Path) -> list[Path]:
-    """The safetensors files of the folder, in order; none, or only pickles, is a ModelError."""
-    index, single = source / _INDEX, source / "model.safetensors"
-    if index.exists():
-        shards = sorted({str(name) for name in _weight_map(source).values()})
-        for name in shards:
-            if Path(name).name != name or not (source / name).is_file():
-                raise ModelError(f"{index} names {name!r}, which is not in its folder.", _REMEDY)
-        return [source / name for name in shards]
-    if single.exists():
-        return [single]
-    if any(next(source.glob(pattern), None) for pattern in _PICKLES):
-        raise ModelError(
-            f"{source} has its weights only as pickle files, which flarechat never opens.",
-            "Convert them to safetensors, or give another model with --model.",
-        )
-    raise ModelError(f"{source} has no safetensors weights.", _REMEDY)
-
-
-def fingerprint(source: Path, cache: Path, progress: Callable[[str, int, int], None]) -> str:
-    """One digest over the files that decide what the model says."""
-    names = ("config.json", "tokenizer.json")
-    files = [source / name for name in names if (source / name).exists()] + weight_files(source)
-    total, before, whole = sum(file.stat().st_size for file in files), 0, hashlib.sha256()
-    for file in files:
-        report = partial(_report, progress, before, total)
-        whole.update(f"{file.name} {digest(file, cache, report)}\n".encode())
-        before += file.stat().st_size
-    return whole.hexdigest()
-
-
-def _report(
-    progress: Callable[[str, int, int], None], before: int, total: int, done: int, _size: int
-) -> None:
-    progress("checking", before + done, total)
-
-
-def chat_template(source: Path) -> str:
-    """The folder's template, from its own file or from tokenizer_config.json; may be empty."""
-    own = source / "chat_template.jinja"
-    if own.exists():
-        return _read_text(own)
-    found = read_json(source / "tokenizer_config.json", optional=True).get("chat_template", "")
-    if isinstance(found, list):
-        named = {str(item.get("name")): item.get("template", "") for item in found}
-        found = named.get("default", "")
-    return str(found or "")
-
-
-def recommended(source: Path) -> Sampling:
-    """The sampling in generation_config.json, as far as it gives any."""
-    path = source / "generation_config.json"
-    found = read_json(path, optional=True)
-    given = {key: found[key] for key in _SAMPLING if found.get(key) is not None}
-    try:
-        return Sampling(**given)
-    except (SettingsError, TypeError) as error:
-        raise ModelError(
-            f"{path} recommends a sampling that cannot be used: {error}", "Correct the file."
-        ) from error
-
-
-def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The object in a JSON file; an optional one may be missing."""
-    if optional and not path.exists():
-        return {}
-    try:
-        found = json.loads(_read_text(path))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}.", _REMEDY) from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} does not hold a JSON object.", _REMEDY)
-    return found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ModelError(f"{path} cannot be read: {reason}.", _REMEDY) from error
-
-
 def _places(source: Path) -> dict[str, Path]:
     """Which file has which tensor, as the files themselves say."""
     return {
         name: path for path in weight_files(source) for name in open_safetensors(path).keys()
     }  # fmt: skip
-
-
-def _weight_map(source: Path) -> dict[str, Any]:
-    found = read_json(source / _INDEX).get("weight_map")
-    if not isinstance(found, dict) or not found:
-        raise ModelError(f"{source / _INDEX} has no weight_map.", _REMEDY)
-    return found
 
 
 def _tokenizer_json(source: Path) -> str:
@@ -159,7 +69,7 @@ def _tokenizer_json(source: Path) -> str:
             f"{source} has its tokenizer only as tokenizer.model.",
             "Save a tokenizer.json beside it (transformers can), or give another model.",
         )
-    return _read_text(path)
+    return read_text(path)
 
 
 def _eos_ids(
@@ -177,9 +87,9 @@ def _eos_ids(
         added = json.loads(tokenizer_json).get("added_tokens", [])
         ids += [item["id"] for item in added if eos_token and item["content"] == eos_token]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{source / 'tokenizer.json'} cannot be understood.", _REMEDY) from error
+        raise ModelError(f"{source / 'tokenizer.json'} cannot be understood.", REMEDY) from error
     if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
-        raise ModelError(f"{source} names no usable end-of-sequence token: {ids}.", _REMEDY)
+        raise ModelError(f"{source} names no usable end-of-sequence token: {ids}.", REMEDY)
     return tuple(dict.fromkeys(ids))
 
 

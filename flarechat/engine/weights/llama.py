@@ -11,8 +11,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flarechat.engine.weights.gguf import REMEDY, Gguf
 from flarechat.errors import ModelError
+from flarechat.models.gguf import REMEDY, Gguf
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,5 +1,6 @@
-"""SHA-256 of large files, computed once a file and remembered. Knows nothing of their content.
+"""SHA-256 of large files, computed once a file and remembered, and what is kept under it.
 
+Knows nothing of their content.
 A file that was not touched (same path, size and time of change) is not read again.
 """
 
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from flarechat.errors import ModelError, StorageError
 from flarechat.models.files import written_whole
+
+CONVERTED_VERSION = 1
 
 _CHUNK = 4 << 20
 
@@ -31,6 +34,11 @@ def digest(path: Path, cache: Path, progress: Callable[[int, int], None] | None 
     with suppress(StorageError), written_whole(note) as file:
         file.write(json.dumps({**facts, "sha256": value}).encode())
     return value
+
+
+def converted_path(cache: Path, fingerprint: str) -> Path:
+    """Where the decoded form of the GGUF with this digest lies."""
+    return cache / "converted" / f"{fingerprint}-v{CONVERTED_VERSION}.safetensors"
 
 
 def _noted(note: Path, facts: dict[str, object]) -> str:
