@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,50 @@ def test_importing_what_stands_above_the_torch_line_loads_no_torch() -> None:
     )
 
     assert 0 == result.returncode, result.stderr
+
+
+def test_the_command_line_answers_for_help_without_torch_or_textual() -> None:
+    probe = (
+        "import sys\n"
+        "from flarechat.__main__ import main\n"
+        "code = main(['--help'])\n"
+        "loaded = {'torch', 'transformers', 'textual'} & set(sys.modules)\n"
+        "assert (0, set()) == (code, loaded), (code, loaded)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert 0 == result.returncode, result.stderr
+
+
+def readme_lines(program: str) -> list[str]:
+    """The README's shell lines that run `program`, without comments and what feeds the pipe."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    lines = [line.rpartition(" | ")[2] for line in "".join(blocks).splitlines()]
+    return [line for line in lines if line.split()[:1] == [program]]
+
+
+@pytest.mark.parametrize("line", readme_lines("flarechat"))
+def test_every_command_of_the_readme_exists(line: str) -> None:
+    import typer.main
+
+    from flarechat.cli import app
+
+    words = shlex.split(line, comments=True)[1:]
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        command = command.commands[words.pop(0)]
+    known = {name for parameter in command.params for name in parameter.opts}
+
+    assert set() == {word for word in words if word.startswith("--")} - known
+
+
+@pytest.mark.parametrize("line", readme_lines("make"))
+def test_every_verb_of_the_readme_is_in_the_makefile(line: str) -> None:
+    verb = shlex.split(line, comments=True)[1]
+
+    assert re.search(rf"^{verb}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
 def test_no_source_file_is_longer_than_one_sitting() -> None:

@@ -174,7 +174,7 @@ class Requests:
             messages=(*opening, Message(role="user", content=workload.prompt)),
             sampling=replace(sampling, seed=(self.settings.seed or 0) + index),
             speculation=self.speculation,
-            max_tokens=workload.max_tokens,
+            max_tokens=min(workload.max_tokens, self.settings.max_tokens),
             stop=self.settings.stop,
             controller=state,
         )

@@ -72,6 +72,17 @@ def test_requests_carry_the_settings_over_the_recommendation() -> None:
     assert (0.5, 50) == sampling
 
 
+def test_max_tokens_cuts_a_workload_short_but_never_prolongs_it() -> None:
+    for most, expected in ((50, [50, 50]), (1000, [96, 160])):
+        doors = Doors()
+        measure(
+            Settings(max_tokens=most), ARMS[:1], WORKLOADS, 1,
+            doors=doors, into=Measured(), notice=lambda _: None,
+        )  # fmt: skip
+
+        assert expected == [request.max_tokens for request in counted(doors)]
+
+
 def test_the_controller_goes_from_answer_to_answer_within_a_pass_only() -> None:
     doors = Doors()
 
