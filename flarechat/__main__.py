@@ -1,0 +1,112 @@
+"""The process: runs a command line and turns whatever happens into an exit code.
+
+Owns the last line of defence: no traceback reaches the user, it goes into a file, and closed
+output or an interrupt end quietly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import flarechat
+from flarechat.errors import (
+    EXIT_ENGINE,
+    EXIT_INTERRUPTED,
+    FlarechatError,
+    UsageError,
+    print_error,
+)
+from flarechat.textsafe import strip_controls
+
+EXIT_CLOSED_OUTPUT = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    # Output in an encoding that lacks a character shows a replacement instead of failing.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
+    except FlarechatError as error:
+        print_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _abandon_output()
+        return EXIT_CLOSED_OUTPUT
+    except Exception as error:
+        print_error(_crash(error))
+        return EXIT_ENGINE
+
+
+def _run(arguments: Sequence[str]) -> int:
+    import typer
+    from typer.main import get_command
+
+    from flarechat.cli import app
+
+    try:
+        code = get_command(app).main(list(arguments), prog_name="flarechat", standalone_mode=False)
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        usage = _usage(error)
+        if usage is None:
+            raise
+        raise usage from None
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> UsageError | None:
+    """What typer found wrong with the command line, in our words; None for any other error."""
+    import typer
+
+    # typer exports BadParameter, but not the usage error that it is one of.
+    if not isinstance(error, typer.BadParameter.__mro__[1]):
+        return None
+    message = strip_controls(typing.cast(Any, error).format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "flarechat"
+    return UsageError(f"{message}.", f"`{command} --help` shows what there is.")
+
+
+def _crash(error: Exception) -> FlarechatError:
+    """Write the traceback to a file and say where it is."""
+    import time
+    import traceback
+
+    from flarechat import paths
+
+    what = f"Something unexpected happened: {type(error).__name__}."
+    name = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path = paths.logs_dir() / name
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"flarechat {flarechat.__version__}, python {sys.version}\n")
+            file.writelines(traceback.format_exception(error))
+    except (OSError, FlarechatError):
+        return FlarechatError(what, "The report could not be written either; check the disk.")
+    return FlarechatError(what, f"The details are in {path}; please report them.")
+
+
+def _abandon_output() -> None:
+    """Let the interpreter's last flush go nowhere: nobody reads the output any more."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

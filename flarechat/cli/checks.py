@@ -1,0 +1,134 @@
+"""What `flarechat doctor` looks at. Owns the checks, not how they are printed.
+
+Asks a short process about the device, so that torch is never imported here; a check that fails
+is reported, not raised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import flarechat
+from flarechat import paths
+from flarechat.config import FOLDER_FILE, Settings, load_settings
+from flarechat.errors import FlarechatError
+
+PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "textual", "typer")
+DEVICE_PATIENCE_S = 60
+_DEVICE_PROBE = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({
+    "device": f"cuda ({torch.cuda.get_device_name()})" if cuda else "cpu",
+    "devices": torch.cuda.device_count(),
+    "threads": torch.get_num_threads(),
+    "device_memory": torch.cuda.get_device_properties(0).total_memory if cuda else None,
+}))
+"""
+Report = dict[str, dict[str, Any]]
+
+
+def examine() -> tuple[Report, list[FlarechatError]]:
+    """All facts by part, and what is wrong; never raises for what it finds."""
+    problems: list[FlarechatError] = []
+    settings = _tried(lambda: load_settings({}), problems) or Settings()
+    report: Report = {
+        "versions": _versions(),
+        "engine": {"executor": "eager"} | _device(),
+        "machine": _machine(),
+        "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
+        "paths": _tried(_paths, problems) or {},
+        "terminal": _terminal(),
+    }
+    return report, problems
+
+
+def _tried(check: Callable[[], Any], problems: list[FlarechatError]) -> Any:
+    """What a check found, or None with its problem noted."""
+    try:
+        return check()
+    except FlarechatError as error:
+        problems.append(error)
+        return None
+
+
+def _versions() -> dict[str, Any]:
+    """Versions as their packages record them; None for one that is not installed."""
+    found: dict[str, Any] = {
+        "flarechat": flarechat.__version__,
+        "python": platform.python_version(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _device() -> dict[str, Any]:
+    """What torch finds, asked of a process of its own."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _DEVICE_PROBE],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=DEVICE_PATIENCE_S,
+            check=True,
+        )
+        answer = json.loads(asked.stdout)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return {"device": f"unknown: torch does not start ({last})"}
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return {"device": f"unknown: torch does not answer ({type(error).__name__})"}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _machine() -> dict[str, Any]:
+    found: dict[str, Any] = {"system": platform.platform(), "cores": os.cpu_count()}
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+
+def _model(name: str) -> dict[str, Any]:
+    """Whether the model is here; nothing is pulled to find out."""
+    from flarechat.models import store
+
+    here = next((model for model in store.installed() if model.name == name), None)
+    if here:
+        return {"name": name, "here": True, "path": str(here.path)}
+    return {"name": name, "here": os.path.exists(os.path.expanduser(name))}
+
+
+def _paths() -> dict[str, Any]:
+    cache = paths.cache_dir()
+    return {
+        "settings": str(paths.config_file()),
+        "folder settings": os.path.abspath(FOLDER_FILE),
+        "sessions": str(paths.sessions_dir()),
+        "models": str(paths.models_dir()),
+        "cache": str(cache),
+        "logs": str(paths.logs_dir()),
+        "free disk": shutil.disk_usage(cache).free,
+    }
+
+
+def _terminal() -> dict[str, Any]:
+    columns, rows = shutil.get_terminal_size()
+    return {
+        "terminal": sys.stdout.isatty(),
+        "TERM": os.environ.get("TERM"),
+        "COLORTERM": os.environ.get("COLORTERM"),
+        "size": f"{columns}x{rows}",
+        "encoding": sys.stdout.encoding,
+    }

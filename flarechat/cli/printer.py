@@ -1,0 +1,92 @@
+"""How one turn appears on stdout: as text, or as one JSON object a line.
+
+Owns stdout during a turn. Everything else a turn has to say goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Protocol
+
+from flarechat.cli.progress import Bar
+from flarechat.protocol import Delta, Event, Finished, Loading, Progress, Round, Started, to_dict
+from flarechat.textsafe import strip_controls
+
+
+class Printer(Protocol):
+    """What a turn needs to be shown."""
+
+    def show(self, event: Event) -> None:
+        """Show one event, at once."""
+
+    def end(self) -> None:
+        """Leave stdout and stderr tidy, however the turn ended."""
+
+
+class TextPrinter:
+    """The answer's text as it comes, free of control characters, ending with a line break."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._last = "\n"
+
+    def show(self, event: Event) -> None:
+        show_progress(self._bar, event)
+        if isinstance(event, Delta) and event.channel == "answer":
+            self._write(strip_controls(event.text))
+
+    def end(self) -> None:
+        self._bar.clear()
+        if self._last != "\n":
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._bar.clear()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._last = text[-1]
+
+
+class JsonPrinter:
+    """The turn's events, each flushed; `finished` without the controller's state."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def show(self, event: Event) -> None:
+        show_progress(self._bar, event)
+        if isinstance(event, Started | Progress | Round | Delta | Finished):
+            fields = to_dict(event)
+            fields.pop("controller", None)
+            sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
+            sys.stdout.flush()
+
+    def end(self) -> None:
+        self._bar.clear()
+
+
+def show_progress(bar: Bar, event: Event) -> None:
+    """Move the bar for work that shows no text yet, and take it away when text comes."""
+    if isinstance(event, Loading):
+        bar.show(event.stage, event.done, event.total)
+    elif isinstance(event, Progress) and event.done < event.total:
+        bar.show("prefill", event.done, event.total)
+    else:
+        bar.clear()
+
+
+def stats_line(finished: Finished) -> str:
+    """What a turn cost, on one line."""
+    usage, timings, drafts = finished.usage, finished.timings, finished.speculation
+    parts = [
+        f"{usage.prompt_tokens} prompt tokens ({usage.restored_tokens} restored)",
+        f"{usage.completion_tokens} answer tokens",
+        f"first after {timings.first_token_ms:.0f} ms",
+        f"{timings.tokens_per_second:.1f} tok/s",
+        f"{drafts.mean_acceptance_length:.2f} tok/round",
+        f"{drafts.accepted} of {drafts.offered} drafts accepted",
+        finished.reason,
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,250 @@
+"""What the user may set, and which of five places wins.
+
+Owns `Settings` and its precedence: flags, FLARECHAT_* variables, flarechat.toml of the folder,
+the user's settings file, defaults. Knows no engine: a value left unset stays None here, and the
+model's own recommendation fills it once the model is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flarechat import paths
+from flarechat.errors import SettingsError
+from flarechat.protocol import Request, Sampling, Speculation
+
+FOLDER_FILE = "flarechat.toml"
+ENV_PREFIX = "FLARECHAT_"
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+_SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
+    "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, checked. None means not set: the model's recommendation applies."""
+
+    model: str = "smollm2"
+    device: str = "auto"
+    dtype: str = "auto"
+    ctx: int | None = None
+    concurrency: int = 1
+    threads: int | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    system: str | None = None
+    logprobs: int = 0
+    mtp: bool = True
+    mtp_draft_tokens: int = 7
+    mtp_adaptive_verification: bool = True
+    history_drafts: bool = True
+    acceptance: str = "auto"
+    session: str | None = None
+    theme: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise SettingsError("--model is empty.", "Give a model's name or a path.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise SettingsError(
+                f"--device {self.device} is unknown.", "Use auto, cpu, cuda or cuda:N."
+            )
+        if self.dtype not in DTYPES:
+            raise SettingsError(f"--dtype {self.dtype} is unknown.", f"Use {', '.join(DTYPES)}.")
+        _within("ctx", self.ctx, 1, 2**31 - 1)
+        _within("concurrency", self.concurrency, 1, 64)
+        _within("threads", self.threads, 1, 4096)
+        self.sampling(Sampling())
+        self.speculation()
+        Request(
+            id="", messages=(), max_tokens=self.max_tokens, stop=self.stop, logprobs=self.logprobs
+        )
+
+    def sampling(self, recommended: Sampling) -> Sampling:
+        """The law of an answer: what was set here over what the model recommends."""
+        names = (field.name for field in dataclasses.fields(Sampling))
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return dataclasses.replace(recommended, **chosen)
+
+    def speculation(self) -> Speculation:
+        """How a request may draft."""
+        return Speculation(
+            draft_tokens=self.mtp_draft_tokens,
+            adaptive=self.mtp_adaptive_verification,
+            history_drafts=self.history_drafts,
+            mtp=self.mtp,
+            acceptance=self.acceptance,
+        )
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings in force. `flags` uses the field names; None there means absent, and a
+    number may still be text.
+    """
+    layers = (
+        _file_layer(paths.config_file()),
+        _file_layer((folder or Path.cwd()) / FOLDER_FILE),
+        _env_layer(os.environ if env is None else env),
+        _flag_layer(flags),
+    )
+    chosen: dict[str, tuple[Any, str]] = {}
+    for layer in layers:
+        chosen.update(layer)
+    values = {key: _typed(key, value, origin) for key, (value, origin) in chosen.items()}
+    try:
+        return Settings(**values)
+    except SettingsError as error:
+        raise _with_origin(error, {key: origin for key, (_, origin) in chosen.items()}) from None
+
+
+def flag_of(key: str) -> str:
+    """The command-line flag of a setting."""
+    return "--no-mtp" if key == "mtp" else "--" + key.replace("_", "-")
+
+
+def _within(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise SettingsError(f"--{name} {value} is out of range.", f"Give {low} to {high}.")
+
+
+def _with_origin(error: SettingsError, origins: Mapping[str, str]) -> SettingsError:
+    """The same error, saying where the value was set when that was not a flag."""
+    flag = error.message.split(maxsplit=1)[0]
+    origin = next((origins[key] for key in origins if flag_of(key) == flag), "")
+    return SettingsError(error.message, f"{error.hint} It is set in {origin}.") if origin else error
+
+
+def _kinds() -> dict[str, type]:
+    """The plain type of every setting: str, int, float, bool or tuple (of str)."""
+    hints = typing.get_type_hints(Settings)
+    plain = {key: typing.get_args(hint) or (hint,) for key, hint in hints.items()}
+    return {key: tuple if args[-1] is Ellipsis else args[0] for key, args in plain.items()}
+
+
+def _file_layer(path: Path) -> dict[str, tuple[Any, str]]:
+    """The settings of one TOML file with their origins; a file that is not there sets nothing."""
+    try:
+        text = path.read_text("utf-8")
+        table = tomllib.loads(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"The settings file {path} cannot be read: {error}.", "Make it readable or remove it."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(
+            f"The settings file {path} is not valid TOML: {error}.", "Correct it or remove it."
+        ) from None
+    return dict(_known(path, text, key, value) for key, value in table.items())
+
+
+def _known(path: Path, text: str, key: str, value: Any) -> tuple[str, tuple[Any, str]]:
+    """One entry of a file under its field name; an unknown key is refused with the nearest."""
+    name, kinds = key.replace("-", "_"), _kinds()
+    origin = f"{path}{_line_of(text, key)}"
+    if name in kinds:
+        return name, (value, origin)
+    near = difflib.get_close_matches(name, kinds, n=1)
+    raise SettingsError(
+        f"{origin}: {key!r} is not a setting.",
+        f"Did you mean {near[0]}?" if near else "Remove it; `flarechat --help` lists the settings.",
+    )
+
+
+def _line_of(text: str, key: str) -> str:
+    """ ", line N" of a key's first appearance, or nothing when it is written in another way."""
+    pattern = re.compile(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[=\].]""")
+    lines = (n for n, line in enumerate(text.splitlines(), start=1) if pattern.match(line))
+    number = next(lines, None)
+    return f", line {number}" if number else ""
+
+
+def _flag_layer(flags: Mapping[str, object]) -> dict[str, tuple[Any, str]]:
+    """The flags that were given."""
+    kinds = _kinds()
+    return {
+        key: (_parsed(value, kinds[key]) if isinstance(value, str) else value, "")
+        for key, value in flags.items()
+        if value is not None
+    }
+
+
+def _env_layer(env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    """The settings among the environment's variables, parsed from their text."""
+    found = {}
+    for key, kind in _kinds().items():
+        variable = ENV_PREFIX + key.upper()
+        if variable in env:
+            found[key] = (_parsed(env[variable], kind), variable)
+    return found
+
+
+def _parsed(text: str, kind: type) -> Any:
+    """`text` as `kind`, or unchanged when it is none, for `_typed` to refuse."""
+    if kind is bool:
+        return _SWITCHES.get(text.strip().lower(), text)
+    if kind is tuple and text.startswith("["):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return (text,)
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+    return text
+
+
+_WORDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list of texts",
+}
+
+
+def _typed(key: str, value: Any, origin: str) -> Any:
+    """`value` in the type of its setting; anything else is refused, naming where it is set."""
+    kind = _kinds()[key]
+    if kind is tuple:
+        parts = (value,) if isinstance(value, str) else value
+        if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
+            return tuple(parts)
+    elif kind in (int, float) and type(value) is int and value.bit_length() > 63:
+        raise SettingsError(f"{flag_of(key)} does not fit 64 bits.", "Give a smaller number.")
+    elif kind is float and type(value) in (int, float):
+        return float(value)
+    elif type(value) is kind:
+        return value
+    if origin:
+        what, remedy = f"{key} = {value!r} in {origin}", "Correct it or remove it."
+    else:
+        what, remedy = f"{flag_of(key)} {value}", "`flarechat --help` says what it takes."
+    raise SettingsError(f"{what} is not {_WORDS[kind]}.", remedy)

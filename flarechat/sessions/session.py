@@ -1,0 +1,160 @@
+"""One conversation on disk: its first line, its turns and, when open for writing, its lock.
+
+Owns what is written when: the user's turn before anything else happens, pieces of the answer
+while it comes, the end synced to the disk. Knows no engine, and no screen.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flarechat.protocol import ModelInfo, Sampling, Speculation
+from flarechat.sessions import names
+from flarechat.sessions.lock import SessionLock
+from flarechat.sessions.log import FORMAT, VERSION, LogWriter, read_header, read_log
+from flarechat.sessions.turns import (
+    Turn,
+    TurnTree,
+    assistant_record,
+    model_fields,
+    model_record,
+    partial_record,
+    user_record,
+)
+
+
+class Session:
+    """A session as read from its file. The file's name is the session's name, also when renamed."""
+
+    def __init__(self, path: Path) -> None:
+        log = read_log(path)
+        self.path = path
+        self.header = log.header
+        self.tree = TurnTree()
+        self.tree.model = _table(log.header.get("model"))
+        self.tree.template_digest = str(log.header.get("template_digest", ""))
+        alien = self.tree.replay(log.lines)
+        self.notices = _notices(self.name, alien, torn=log.torn)
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(names.SUFFIX)
+
+    @property
+    def id(self) -> str:
+        return str(self.header["id"])
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt that the session began with."""
+        system = self.header.get("system")
+        return system if isinstance(system, str) else None
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _notices(name: str, alien: list[int], *, torn: bool) -> list[str]:
+    """What a reader should know of lines that were left out; they stay in the file."""
+    notices = []
+    if torn:
+        cut = alien.pop()
+        notices.append(f"The last line of {name} (line {cut}) was cut off and is left out.")
+    if alien:
+        numbers = ", ".join(map(str, alien[:5])) + (", …" if len(alien) > 5 else "")
+        lines = f"line {numbers}" if len(alien) == 1 else f"lines {numbers}"
+        notices.append(f"{name}: {lines} not understood, left out and kept in the file.")
+    return notices
+
+
+def new_header(
+    *,
+    model: ModelInfo | None,
+    model_name: str,
+    sampling: Sampling,
+    speculation: Speculation,
+    system: str | None,
+) -> dict[str, Any]:
+    """The first line of a new session; the store adds the name."""
+    unknown = {"name": model_name, "fingerprint": "", "recipe": ""}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": names.new_id(),
+        "name": "",
+        "created": round(time.time(), 3),
+        "model": model_fields(model) if model else unknown,
+        "template_digest": model.template_digest if model else "",
+        "sampling": asdict(sampling),
+        "speculation": asdict(speculation),
+        "system": system,
+    }
+
+
+class SessionWriter:
+    """A session open for writing, by this process alone. Every verb is one line in the file.
+
+    A verb raises StorageError when the disk refuses; what it had to say is written by a later
+    verb or by `close`, in order.
+    """
+
+    def __init__(self, path: Path, lock: SessionLock, log: LogWriter) -> None:
+        self.path, self._lock, self._log = path, lock, log
+        self._saved = 0
+
+    @classmethod
+    def create(cls, path: Path, header: dict[str, Any]) -> SessionWriter:
+        """Begin a file that must not be there; a full disk leaves its first line waiting."""
+        lock = SessionLock(path.parent, header["id"], header["name"])
+        try:
+            writer = cls(path, lock, LogWriter(path, create=True))
+        except BaseException:
+            lock.release()
+            raise
+        writer._log.wait_for(header)
+        return writer
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[SessionWriter, Session]:
+        """Lock a file, then read it: what is read stays true while the lock is held."""
+        name = path.name.removesuffix(names.SUFFIX)
+        lock = SessionLock(path.parent, str(read_header(path)["id"]), name)
+        try:
+            session = Session(path)
+            return cls(path, lock, LogWriter(path)), session
+        except BaseException:
+            lock.release()
+            raise
+
+    def user(self, turn: Turn) -> None:
+        """Flush the user's turn."""
+        self._saved = 0
+        self._log.append(user_record(turn))
+
+    def model(self, model: ModelInfo, head: str | None) -> None:
+        """Note that another model answers from here on."""
+        self._log.append(model_record(names.new_id(), head, model))
+
+    def partial(self, turn: Turn, *, durable: bool = False) -> None:
+        """Flush what an answer under way got since the last call."""
+        if len(turn.text) > self._saved:
+            record = partial_record(turn, self._saved)
+            self._log.append(record, durable=durable, droppable=True)
+            self._saved = len(turn.text)
+
+    def finish(self, turn: Turn, device_fingerprint: str) -> None:
+        """Write an answer's end and sync it to the disk."""
+        assert turn.finished is not None, "only an ended turn is finished"
+        record = assistant_record(turn, turn.finished, device_fingerprint)
+        self._log.append(record, durable=True)
+
+    def close(self) -> None:
+        """Write what waits and release the lock."""
+        try:
+            self._log.close()
+        finally:
+            self._lock.release()

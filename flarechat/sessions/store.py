@@ -1,0 +1,155 @@
+"""The folder of sessions: listing, finding by name, making and removing. Needs no lock to read."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flarechat import paths
+from flarechat.errors import SessionError, StorageError
+from flarechat.sessions import names
+from flarechat.sessions.lock import SessionLock
+from flarechat.sessions.log import read_header
+from flarechat.sessions.session import Session, SessionWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One line of the list. `problem` says why a file could not be read, else it is empty."""
+
+    name: str
+    path: Path
+    changed: float
+    bytes: int
+    id: str = ""
+    title: str = ""
+    turns: int = 0
+    model: str = ""
+    created: float = 0.0
+    problem: str = ""
+
+
+def listed() -> list[SessionInfo]:
+    """Every session file, the last changed first; one that cannot be read is named, not hidden."""
+    infos = (_info(path) for path in _files())
+    return sorted((i for i in infos if i), key=lambda i: (-i.changed, i.name))
+
+
+def find(name: str) -> Path:
+    """The file of a session by name, id, or a prefix of one of them that fits no other."""
+    files = {path.name.removesuffix(names.SUFFIX): path for path in _files()}
+    if name in files:
+        return files[name]
+    ids = {key: _id(path) for key, path in files.items()}
+    exact = [key for key in files if ids[key] == name]
+    found = exact or [key for key in files if name and _starts(name, key, ids[key])]
+    if len(found) == 1:
+        return files[found[0]]
+    if found:
+        some = ", ".join(sorted(found)[:5]) + (", …" if len(found) > 5 else "")
+        raise SessionError(f"{name!r} fits {len(found)} sessions.", f"Choose one: {some}.")
+    near = difflib.get_close_matches(name, files, n=1)
+    raise SessionError(
+        f"There is no session {name!r}.",
+        f"Did you mean {near[0]}?" if near else "`flarechat sessions list` shows all of them.",
+    )
+
+
+def exists(name: str) -> bool:
+    """Whether a session has exactly this name."""
+    return _path(names.safe_name(name)).exists()
+
+
+def latest() -> Path:
+    """The file of the session that was changed last."""
+    readable = [info for info in listed() if not info.problem]
+    if not readable:
+        raise SessionError("There is no session to continue.", "Begin one with `flarechat`.")
+    return readable[0].path
+
+
+def create(name: str | None, first_message: str, header: dict[str, Any]) -> SessionWriter:
+    """Begin a session's file: under `name`, or one made from the first message. Never overwrites.
+
+    `header` gets the name that was taken.
+    """
+    if name is not None:
+        header["name"] = names.safe_name(name)
+        return SessionWriter.create(_path(name), header)
+    stem = names.slug(first_message)
+    for number in itertools.count(1):
+        header["name"] = stem if number == 1 else f"{stem}-{number}"
+        path = _path(header["name"])
+        if not path.exists():
+            try:
+                return SessionWriter.create(path, header)
+            except SessionError:
+                # Someone took the name in between.
+                if not path.exists():
+                    raise
+    raise AssertionError("numbers do not end")
+
+
+def remove(path: Path) -> None:
+    """Delete a session's file, unless someone is writing it."""
+    name = path.name.removesuffix(names.SUFFIX)
+    lock = SessionLock(path.parent, str(read_header(path)["id"]), name)
+    try:
+        path.unlink()
+    except OSError as error:
+        raise StorageError(
+            f"The session file {path} cannot be removed: {error.strerror}.",
+            "Check the folder's permissions.",
+        ) from error
+    finally:
+        lock.release()
+
+
+def _starts(prefix: str, *texts: str) -> bool:
+    return any(text.startswith(prefix) for text in texts)
+
+
+def _path(name: str) -> Path:
+    return paths.sessions_dir() / (name + names.SUFFIX)
+
+
+def _files() -> list[Path]:
+    return sorted(paths.sessions_dir().glob("*" + names.SUFFIX))
+
+
+def _id(path: Path) -> str:
+    try:
+        return str(read_header(path)["id"])
+    except SessionError:
+        return ""
+
+
+def _info(path: Path) -> SessionInfo | None:
+    """What the list says of one file; None when it has gone."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    name = path.name.removesuffix(names.SUFFIX)
+    try:
+        found = Session(path)
+    except SessionError as error:
+        return SessionInfo(
+            name=name, path=path, changed=stat.st_mtime, bytes=stat.st_size, problem=error.message
+        )
+    turns = found.tree.path()
+    created = found.header.get("created")
+    return SessionInfo(
+        name=name,
+        path=path,
+        changed=stat.st_mtime,
+        bytes=stat.st_size,
+        id=found.id,
+        title=names.title(turns[0].text) if turns else "",
+        turns=len(turns),
+        model=str(found.tree.model.get("name", "")),
+        created=float(created) if isinstance(created, int | float) else 0.0,
+    )

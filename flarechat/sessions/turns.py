@@ -1,0 +1,177 @@
+"""The turns of a conversation as a tree, rebuilt from the events of its file.
+
+Owns what each event means and which turn is the head. Knows no file and no engine.
+
+    user, assistant   a whole turn: id, parent, at, text (assistant: also the finish record)
+    partial           more text of an answer under way: id, parent, at, offset, text
+    head              `parent` is the turn that the conversation goes on from
+    model             the model that answers from here on: model, template_digest
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flarechat.protocol import Finished, ModelInfo, from_dict
+from flarechat.sessions.log import Line
+
+STATUS = {"cancelled": "stopped", "error": "error"}
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message of a conversation, as shown.
+
+    `status` is complete, streaming, stopped, error, or partial (the file ends inside it).
+    """
+
+    id: str
+    parent: str | None
+    role: str
+    text: str
+    status: str = "complete"
+    reason: str = ""
+    started_at: float = field(default_factory=time.time)
+    finished: Finished | None = None
+
+    def finish(self, finished: Finished) -> None:
+        """Take over how the answer ended."""
+        self.text, self.reason, self.finished = finished.text, finished.reason, finished
+        self.status = STATUS.get(finished.reason, "complete")
+
+
+class TurnTree:
+    """All turns of a session. Owns the branches, the head and what the last answer left behind."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, Turn] = {}
+        self.head: str | None = None
+        self.model: dict[str, Any] = {}
+        self.template_digest = ""
+        self.controller: dict[str, Any] | None = None
+        self.device_fingerprint = ""
+
+    def add(self, turn: Turn) -> None:
+        """Put a turn behind its parent and make it the head."""
+        self.turns[turn.id] = turn
+        self.head = turn.id
+
+    def path(self) -> list[Turn]:
+        """The turns from the first to the head."""
+        turn = self.turns.get(self.head) if self.head else None
+        path: list[Turn] = []
+        while turn:
+            path.append(turn)
+            turn = self.turns.get(turn.parent) if turn.parent else None
+        return path[::-1]
+
+    def replay(self, lines: Iterable[Line]) -> list[int]:
+        """Apply the events in order; returns the numbers of the lines that mean nothing here."""
+        return [line.number for line in lines if not self._applied(line.record)]
+
+    def _applied(self, record: dict[str, Any] | None) -> bool:
+        apply = _EVENTS.get(str(record.get("type"))) if record else None
+        if record is None or apply is None:
+            return False
+        try:
+            apply(self, record)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        return True
+
+    def _user(self, record: dict[str, Any]) -> None:
+        self.add(self._new(record, "user", "complete"))
+
+    def _partial(self, record: dict[str, Any]) -> None:
+        known = self.turns.get(_text(record, "id"))
+        turn = known or self._new(record | {"text": ""}, "assistant", "partial")
+        offset, text = int(record["offset"]), _text(record, "text")
+        if turn.status != "partial" or not 0 <= offset <= len(turn.text):
+            raise ValueError("a piece of text before it is missing")
+        turn.text = turn.text[:offset] + text
+        self.add(turn)
+
+    def _assistant(self, record: dict[str, Any]) -> None:
+        finished: Finished = from_dict(Finished, record | {"request": record["id"]})
+        turn = self.turns.get(finished.request) or self._new(record, "assistant", "partial")
+        if turn.status != "partial" or not _text(record, "reason"):
+            raise ValueError("a turn ends once")
+        _text(record, "text")
+        turn.finish(finished)
+        self.add(turn)
+        if finished.controller is not None:
+            self.controller = finished.controller
+            self.device_fingerprint = str(record.get("device_fingerprint", ""))
+
+    def _head(self, record: dict[str, Any]) -> None:
+        self.head = self.turns[_text(record, "parent")].id
+
+    def _model(self, record: dict[str, Any]) -> None:
+        self.model = dict(record["model"])
+        self.template_digest = _text(record, "template_digest")
+
+    def _new(self, record: dict[str, Any], role: str, status: str) -> Turn:
+        """A turn of a record. A parent that was lost is replaced by the turn before it."""
+        if _text(record, "id") in self.turns:
+            raise ValueError("a turn begins once")
+        parent = record.get("parent")
+        return Turn(
+            id=record["id"],
+            parent=self.head if parent is not None and parent not in self.turns else parent,
+            role=role,
+            text=_text(record, "text"),
+            status=status,
+            started_at=float(record["at"]),
+        )
+
+
+_EVENTS = {
+    "user": TurnTree._user,
+    "partial": TurnTree._partial,
+    "assistant": TurnTree._assistant,
+    "head": TurnTree._head,
+    "model": TurnTree._model,
+}
+
+
+def _text(record: dict[str, Any], key: str) -> str:
+    value = record[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is no text")
+    return value
+
+
+def user_record(turn: Turn) -> dict[str, Any]:
+    """The event of a user's turn."""
+    return _record("user", turn) | {"text": turn.text}
+
+
+def partial_record(turn: Turn, offset: int) -> dict[str, Any]:
+    """The event of the text that an answer got since `offset`."""
+    return _record("partial", turn) | {"offset": offset, "text": turn.text[offset:]}
+
+
+def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) -> dict[str, Any]:
+    """The event of an answer's end: the finish record and the device it was timed on."""
+    ending = asdict(finished)
+    del ending["request"]
+    return _record("assistant", turn) | ending | {"device_fingerprint": device_fingerprint}
+
+
+def model_record(event_id: str, parent: str | None, model: ModelInfo) -> dict[str, Any]:
+    """The event of another model taking over."""
+    head = {"type": "model", "id": event_id, "parent": parent, "at": round(time.time(), 3)}
+    return head | {"model": model_fields(model), "template_digest": model.template_digest}
+
+
+def model_fields(model: ModelInfo) -> dict[str, Any]:
+    """What a session remembers of a model."""
+    return {"name": model.name, "fingerprint": model.fingerprint, "recipe": model.recipe}
+
+
+def _record(kind: str, turn: Turn) -> dict[str, Any]:
+    at = round(turn.started_at, 3)
+    return {"type": kind, "id": turn.id, "parent": turn.parent, "at": at}
