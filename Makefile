@@ -34,7 +34,7 @@ bench: $(STAMP) ## measure drafting against plain decoding (ARGS="--workload edi
 	$(BIN)/flarechat bench $(ARGS)
 
 snapshots: $(STAMP) ## draw the stored screens anew; look at the diff before you commit it
-	FLARECHAT_UPDATE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/ui $(PYTEST_FLAGS)
+	FLARECHAT_UPDATE=1 $(BIN)/python -m pytest tests/ui $(PYTEST_FLAGS)
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
