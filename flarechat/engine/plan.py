@@ -31,7 +31,7 @@ class LawShape:
         kept, ordered, penalties = 1, False, False
         for s in samplings:
             own = 1 if s.temperature == 0 else min(s.top_k or vocabulary, vocabulary)
-            ordered |= own > 1 and (s.top_p < 1 or own < vocabulary)
+            ordered |= s.temperature > 0 and (s.top_p < 1 or own < vocabulary)
             kept = max(kept, own)
             penalties |= s.repetition_penalty != 1 or bool(
                 s.presence_penalty or s.frequency_penalty
