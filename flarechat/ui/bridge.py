@@ -1,0 +1,246 @@
+"""What the screen shows and does, without the screen: engine door, conversation, queue, state.
+
+Owns the conversation under way, the messages that wait and the state word. Knows no widget; the
+screen calls `pump` on a timer and reads what changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flarechat.chat import Conversation, Turn
+from flarechat.config import Settings
+from flarechat.errors import FlarechatError
+from flarechat.protocol import (
+    EngineDoor,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    Loading,
+    ModelInfo,
+    Progress,
+    Ready,
+    Round,
+    Started,
+)
+from flarechat.ui.meter import Meter, View, why_off
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Beat:
+    """What one pump changed: turns that grew or ended, turns that are new, remarks, texts."""
+
+    touched: list[Turn] = field(default_factory=list)
+    added: list[Turn] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    returned: str = ""
+
+
+class Pace:
+    """How often to look: slower after an expensive look, faster again when looks are cheap."""
+
+    BUDGET, SLOWEST = 0.05, 0.5
+
+    def __init__(self, base: float) -> None:
+        self.base = self.interval = base
+
+    def after(self, spent: float) -> float:
+        """The interval to the next look, given what the last one cost."""
+        if spent > self.BUDGET:
+            self.interval = min(self.interval * 2, self.SLOWEST)
+        elif spent < self.BUDGET / 2:
+            self.interval = max(self.interval / 2, self.base)
+        return self.interval
+
+
+class Bridge:
+    """Moves engine events into the conversation and the user's wishes down to the engine."""
+
+    def __init__(
+        self, engine: EngineDoor, settings: Settings, clock: Clock = time.monotonic
+    ) -> None:
+        self.engine, self.settings, self.clock = engine, settings, clock
+        self.model: ModelInfo | None = None
+        self.error: ErrorInfo | None = None
+        self.state = "LOADING"
+        self.loading = Loading(stage="starting")
+        self.queue: list[str] = []
+        self.last: Finished | None = None
+        self.meter = Meter(clock)
+        self.conversation = Conversation.new(engine, settings)
+        self._asked = ""
+        self._used = 0
+        self._since = clock()
+
+    @property
+    def busy(self) -> bool:
+        """A message sent now would have to wait."""
+        return self.conversation.live is not None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in the present state."""
+        return self.clock() - self._since
+
+    @property
+    def used(self) -> int:
+        """Tokens of the context in use, as far as known."""
+        return self._used
+
+    @property
+    def off(self) -> str:
+        """Why drafting is off, "" when it is on."""
+        return why_off(self.settings.speculation())
+
+    def view(self) -> View:
+        """The panels' figures of this moment."""
+        view = self.meter.view(self.conversation.totals)
+        return view if view.off else dataclasses.replace(view, off=self.off)
+
+    # The user's wishes
+
+    def start(self) -> None:
+        """Start the engine, or start it again after a failure."""
+        self.error = None
+        self._enter("LOADING")
+        self.engine.start()
+
+    def send(self, text: str) -> list[Turn]:
+        """Send a message, or queue it while busy. Returns the new turns, none when queued."""
+        if self.state == "ERROR" and self.error:
+            self.start()
+        if self.busy:
+            self.queue.append(text)
+            return []
+        before = len(self.conversation.turns)
+        self.conversation.settings = self.settings
+        self._asked = text
+        self.meter.begin()
+        self.conversation.send(text)
+        self.last = None
+        if self.model:
+            self._enter("PREFILL")
+        return self.conversation.turns[before:]
+
+    def stop(self) -> str:
+        """Stop the answer under way; returns what was queued, for the prompt."""
+        if self.conversation.live is not None:
+            self.conversation.stop()
+        return self.take_queue()
+
+    def take_queue(self) -> str:
+        """Empty the queue into one text."""
+        text, self.queue = "\n\n".join(self.queue), []
+        return text
+
+    def new(self) -> None:
+        """Start another conversation; the present one is saved and closed."""
+        self._change(Conversation.new(self.engine, self.settings))
+
+    def resume(self, name: str) -> None:
+        """Open a saved conversation; the present one stays when that fails."""
+        self._change(Conversation.resume(self.engine, self.settings, name))
+
+    def latest(self) -> None:
+        """Open the conversation used last."""
+        self._change(Conversation.latest(self.engine, self.settings))
+
+    def open(self, name: str) -> None:
+        """Open the conversation of exactly this name, or begin it."""
+        self._change(Conversation.open(self.engine, self.settings, name))
+
+    def close(self) -> None:
+        """Save what there is and end the engine."""
+        self.conversation.close()
+        self.engine.close()
+
+    def _change(self, conversation: Conversation) -> None:
+        self.conversation.close()
+        self.conversation = conversation
+        self.queue.clear()
+        self.meter = Meter(self.clock)
+        ended = [turn.finished for turn in conversation.turns if turn.finished]
+        self.last = ended[-1] if ended else None
+        self._used = self.last.usage.context if self.last else 0
+        if self.model:
+            conversation.bind(self.model)
+            self._enter("ERROR" if self.error else "IDLE")
+
+    # The engine's events
+
+    def pump(self) -> Beat:
+        """Take in what the engine said since the last call; send what was waiting."""
+        beat = Beat()
+        for event in self.engine.drain():
+            self._take(event, beat)
+        if self.queue and not self.busy and not self.error:
+            text = self.queue.pop(0)
+            try:
+                beat.added += self.send(text)
+            except FlarechatError as error:
+                beat.remarks.append(str(error))
+                beat.returned = text
+        self.conversation.checkpoint()
+        notices = self.conversation.notices
+        beat.remarks += notices
+        notices.clear()
+        return beat
+
+    def _take(self, event: Event, beat: Beat) -> None:
+        if isinstance(event, Loading):
+            self.loading = event
+        elif isinstance(event, Ready):
+            self.model, self.error = event.model, None
+            self.conversation.bind(event.model)
+            self._enter("PREFILL" if self.conversation.live else "IDLE")
+        elif isinstance(event, Failed):
+            self._fail(event.error, beat)
+        elif self.conversation.live and event.request == self.conversation.live.id:
+            self._take_request(event, beat)
+
+    def _take_request(self, event: Event, beat: Beat) -> None:
+        self.meter.note(event)
+        turn = self.conversation.apply(event)
+        if turn is not None and turn not in beat.touched:
+            beat.touched.append(turn)
+        if isinstance(event, Started):
+            self._used = event.prompt_tokens
+        elif isinstance(event, Progress) and event.done < event.total:
+            self.loading = Loading(stage="prefill", done=event.done, total=event.total)
+        elif isinstance(event, Round):
+            self._used = event.context + event.emitted
+            if self.state != "GEN":
+                self._enter("GEN")
+        elif isinstance(event, Finished):
+            self._finish(event, beat)
+
+    def _finish(self, event: Finished, beat: Beat) -> None:
+        self.last = event
+        self._used = event.usage.context
+        if event.error:
+            beat.remarks.append(str(event.error.exception()))
+            beat.returned = self._asked
+        words = {"cancelled": "STOPPED", "error": "ERROR"}
+        self._enter(words.get(event.reason, "IDLE"))
+
+    def _fail(self, error: ErrorInfo, beat: Beat) -> None:
+        """The engine is gone: end the turn, give the texts back, say why."""
+        self.error = error
+        live = self.conversation.live
+        texts = [self._asked] if live is not None else []
+        if live is not None:
+            turn = self.conversation.apply(Failed(error=error)) or live
+            beat.touched.append(turn)
+        waiting = self.take_queue()
+        beat.returned = "\n\n".join([*texts, *([waiting] if waiting else [])])
+        beat.remarks.append(str(error.exception()))
+        self._enter("ERROR")
+
+    def _enter(self, state: str) -> None:
+        self.state, self._since = state, self.clock()

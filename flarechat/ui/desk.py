@@ -1,0 +1,122 @@
+"""Carries out slash commands on the chat screen. Knows how, not what a line means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flarechat.config import Settings
+from flarechat.errors import FlarechatError, UsageError
+from flarechat.ui import choices, slash, themes
+
+if TYPE_CHECKING:
+    from flarechat.ui.screens.chat import ChatScreen
+
+
+class Desk:
+    """One method a command; every failure is told, none is raised."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+
+    async def run(self, command: slash.Invocation) -> None:
+        """Carry out one command."""
+        try:
+            await getattr(self, f"_{command.name}")(command.argument)
+        except FlarechatError as error:
+            self._screen.tell(error)
+
+    def adopt(self, settings: Settings | None) -> None:
+        """Make changed settings the ones of the next turn."""
+        if settings is None or settings == self._screen.bridge.settings:
+            return
+        self._screen.bridge.settings = settings
+        self._screen.app.theme = themes.choose(settings.theme)
+        self._screen.remark("The next turn uses these settings.")
+
+    async def _new(self, argument: str) -> None:
+        await self._screen.action_new_chat()
+
+    _clear = _new
+
+    async def _sessions(self, argument: str) -> None:
+        self._screen.action_sessions()
+
+    async def _resume(self, argument: str) -> None:
+        if argument:
+            await self._screen.resume(argument)
+        else:
+            self._screen.action_sessions()
+
+    async def _stats(self, argument: str) -> None:
+        self._screen.action_density()
+
+    async def _help(self, argument: str) -> None:
+        self._screen.transcript.note(slash.help_text())
+
+    async def _bye(self, argument: str) -> None:
+        self._screen.app.exit()
+
+    async def _restart(self, argument: str) -> None:
+        bridge = self._screen.bridge
+        if bridge.busy and bridge.state != "LOADING":
+            raise UsageError("The model is answering.", "Press esc first, then /restart.")
+        bridge.start()
+
+    async def _copy(self, argument: str) -> None:
+        turns = self._screen.bridge.conversation.turns
+        answers = [turn.text for turn in turns if turn.role == "assistant" and turn.text]
+        if not answers:
+            raise UsageError("There is no answer to copy.", "Send a message first.")
+        self._screen.copy(answers[-1], "the last answer")
+
+    async def _set(self, argument: str) -> None:
+        kind, _, rest = argument.partition(" ")
+        settings = self._screen.bridge.settings
+        if kind == "system":
+            self.adopt(choices.changed(settings, "system", rest.strip().strip('"')))
+        elif kind == "parameter" and rest.strip():
+            name, _, value = rest.strip().partition(" ")
+            self.adopt(choices.changed(settings, name, value.strip()))
+        else:
+            raise UsageError(
+                f"/set {argument} is incomplete.",
+                "Write /set parameter NAME VALUE or /set system TEXT.",
+            )
+
+    async def _spec(self, argument: str) -> None:
+        settings = choices.with_spec(self._screen.bridge.settings, argument.lower())
+        self.adopt(settings)
+        self._screen.transcript.note(choices.spec_text(settings))
+
+    async def _show(self, argument: str) -> None:
+        bridge = self._screen.bridge
+        settings, model = bridge.settings, bridge.model
+        if argument == "info":
+            text = info_text(self._screen)
+        elif argument == "parameters":
+            text = choices.parameters_text(settings, model.recommended if model else None)
+        elif argument == "system":
+            text = bridge.conversation.system or "No system prompt is set."
+        elif argument == "spec":
+            text = choices.spec_text(settings)
+        else:
+            raise UsageError(
+                f"/show {argument} is unknown.", "Give info, parameters, system or spec."
+            )
+        self._screen.transcript.note(text)
+
+
+def info_text(screen: ChatScreen) -> str:
+    """The model and the conversation, a line each."""
+    bridge = screen.bridge
+    model, name = bridge.model, bridge.conversation.name or "not saved yet"
+    if model is None:
+        return f"model    {bridge.settings.model} (not loaded)\nsession  {name}"
+    return "\n".join(
+        [
+            f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:.0f} M parameters)",
+            f"runs     {model.dtype} on {model.device}, context {model.context}",
+            f"digest   {model.fingerprint[:16]}, template {model.template_digest}",
+            f"session  {name}",
+        ]
+    )

@@ -1,0 +1,98 @@
+"""Every key, every command and what each panel's words mean."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from flarechat.ui import slash
+
+KEYS = (
+    ("Writing", ""),
+    ("enter", "send; while the model answers, queue"),
+    ("ctrl+j, shift+enter", "new line"),
+    ("up, down", "at the first or last line: earlier or later prompt"),
+    ("ctrl+r", "search earlier prompts"),
+    ("ctrl+g, f4", "write in $EDITOR"),
+    ("tab", "complete a /command"),
+    ("left, enter", "inside [paste ...]: show the pasted text"),
+    ("Chatting", ""),
+    ("esc", "stop the answer and keep what there is; close a window"),
+    ("ctrl+c", "copy the selection; else stop; else clear; twice: quit"),
+    ("pageup, pagedown", "scroll"),
+    ("end, ctrl+end", "follow the answer"),
+    ("ctrl+n", "new chat"),
+    ("ctrl+o", "sessions: type to search, enter opens, tab then d deletes"),
+    ("ctrl+t", "telemetry: off, compact, full"),
+    ("f2", "settings of the next turn"),
+    ("ctrl+p", "command palette"),
+    ("ctrl+q, ctrl+d on empty", "quit"),
+    ("Turn mode (shift+tab, ctrl+up)", ""),
+    ("j, k, g, G", "next, previous, first, last turn"),
+    ("y", "copy the turn"),
+    ("c", "copy its next code block"),
+    ("esc, enter, i", "back to the prompt"),
+)
+
+TERMS = (
+    ("round", "one pass of the model over the pending token and its drafts"),
+    ("width", "rows of that pass: 1 + the drafts offered"),
+    ("offered", "drafts put to the model"),
+    ("accepted", "drafts it kept"),
+    ("emitted", "tokens you got: emitted = accepted + rounds - clipped"),
+    ("clipped", "tokens cut by an end of text or a limit inside a round"),
+    ("model (row)", "tokens the model chose itself, one a round"),
+    ("acc", "accepted / offered"),
+    ("tok/round", "emitted / rounds, the model's own token included"),
+    ("reach", "accepted at a depth / rounds that offered it"),
+    ("cond", "the same, of rounds that kept every draft before it"),
+    ("ms p50", "median time of a whole round of that width"),
+    ("x est", "turn speed / measured speed at width 1; - until measured"),
+    ("TTFT", "time to the first token"),
+    ("hit", "rounds that offered tokens copied from what was written before"),
+    ("last", "why the last round had its width, in the controller's words"),
+    ("SPEC OFF", "drafting is off; the drafts panel says why"),
+)
+
+
+def keys_text(width: int = 30) -> Content:
+    """The whole help as one content."""
+    lines: list[Content] = []
+    for key, meaning in KEYS:
+        if meaning:
+            lines.append(Content.assemble((f"{key:{width}}", "bold"), f"  {meaning}"))
+        else:
+            lines += [Content(""), Content.styled(key, "bold underline")]
+    lines += [Content(""), Content.styled("Panels", "bold underline")]
+    lines += [Content.assemble((f"{term:{width}}", "bold"), f"  {what}") for term, what in TERMS]
+    lines += [Content(""), Content.styled("Commands", "bold underline")]
+    lines.append(Content(slash.help_text()))
+    return Content("\n").join(lines[1:])
+
+
+class KeysScreen(ModalScreen[None]):
+    """The help; scrolls."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q,enter", "close", "Close", id="keys.close", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = "Keys"
+            box.border_subtitle = "up down scroll  esc close"
+            with VerticalScroll() as page:
+                page.can_focus = True
+                yield Static(keys_text(20 if self.app.size.width < 70 else 30), markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def action_close(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,100 @@
+"""A list to search and choose from: type to narrow it, enter takes the marked line.
+
+Owns the search box and the list; knows nothing of what the lines are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from flarechat.textsafe import strip_controls
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line: what it stands for, what it says, what is searched."""
+
+    key: str
+    label: str
+    search: str
+
+
+class Picker(ModalScreen[str | None]):
+    """Returns the key of the chosen item, or None."""
+
+    TITLE_TEXT = "Choose"
+    HELP_TEXT = "type to search  enter choose  esc close"
+    EMPTY_TEXT = "Nothing here yet."
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close", id="picker.close", show=False),
+        Binding("down", "move(1)", "Down", id="picker.down", show=False, priority=True),
+        Binding("up", "move(-1)", "Up", id="picker.up", show=False, priority=True),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = self.TITLE_TEXT
+            box.border_subtitle = self.HELP_TEXT
+            yield Input(placeholder="search", id="search")
+            yield OptionList(id="list", markup=False)
+            yield Static(self.EMPTY_TEXT, id="empty", markup=False)
+
+    def on_mount(self) -> None:
+        self.fill()
+        self.query_one("#search").focus()
+
+    def items(self) -> list[Item]:
+        """All lines, the likeliest first."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """List the items that hold every word of the search."""
+        options = self.query_one(OptionList)
+        words = self.query_one(Input).value.lower().split()
+        found = [
+            item for item in self.items() if all(word in item.search.lower() for word in words)
+        ]
+        options.clear_options()
+        options.add_options(
+            Option(Content(strip_controls(item.label)), id=item.key) for item in found
+        )
+        options.display = bool(found)
+        self.query_one("#empty").display = not found
+        if found:
+            options.highlighted = 0
+
+    @property
+    def marked(self) -> str | None:
+        """The key of the marked item."""
+        options = self.query_one(OptionList)
+        return options.highlighted_option.id if options.highlighted_option else None
+
+    def on_input_changed(self) -> None:
+        self.fill()
+
+    def on_input_submitted(self) -> None:
+        if self.marked is not None:
+            self.dismiss(self.marked)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option.id)
+
+    def action_move(self, step: int) -> None:
+        options = self.query_one(OptionList)
+        if step > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def action_close(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,88 @@
+"""Saved chats: search by title, open, delete. Reads and removes through flarechat.sessions."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, OptionList
+
+from flarechat.errors import FlarechatError
+from flarechat.sessions import store
+from flarechat.ui.format import fit
+from flarechat.ui.screens.confirm import ConfirmScreen
+from flarechat.ui.screens.picker import Item, Picker
+
+
+class SessionsScreen(Picker):
+    """Returns the name of the chat to open, or None."""
+
+    TITLE_TEXT = "Sessions"
+    HELP_TEXT = "type to search  enter open  tab d delete  esc close"
+    EMPTY_TEXT = "No saved chat matches."
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("delete", "delete", "Delete", id="sessions.delete", show=False),
+    ]
+
+    def __init__(self, current: str) -> None:
+        super().__init__()
+        self._current = current
+
+    def items(self) -> list[Item]:
+        """The saved chats, the last used first."""
+        items = []
+        for info in store.listed():
+            if info.problem:
+                detail = f"cannot be read: {info.problem}"
+            else:
+                detail = f"{_when(info.changed)}  {info.turns:>3} turns  {info.title}"
+            mark = "(open) " if info.name == self._current else ""
+            label = f"{fit(info.name, 24)}  {mark}{detail}"
+            items.append(Item(info.name, label, f"{info.name} {info.title}"))
+        return items
+
+    def on_key(self, event: events.Key) -> None:
+        """In the list, d deletes and any other letter goes on searching."""
+        if not isinstance(self.focused, OptionList):
+            return
+        if event.key == "d":
+            self.action_delete()
+        elif event.character and event.is_printable:
+            search = self.query_one(Input)
+            search.focus()
+            search.insert_text_at_cursor(event.character)
+        else:
+            return
+        event.stop()
+
+    def action_delete(self) -> None:
+        name = self.marked
+        if name is None:
+            return
+        if name == self._current:
+            self.notify("This chat is open; start another first.", markup=False)
+            return
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self._remove(name)
+
+        self.app.push_screen(
+            ConfirmScreen(f"Delete the chat {name}?", "It cannot be undone."), decided
+        )
+
+    def _remove(self, name: str) -> None:
+        try:
+            store.remove(store.find(name))
+        except FlarechatError as error:
+            self.notify(str(error), markup=False, severity="error")
+        self.fill()
+
+
+def _when(epoch: float) -> str:
+    """A day and a time, sortable by eye."""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))

@@ -1,0 +1,73 @@
+"""Slash commands: their table, their grammar and the nearest match of a mistyped one.
+
+Knows what a line means, not how it is done.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from flarechat.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One slash command as /help lists it."""
+
+    name: str
+    usage: str
+    help: str
+
+
+COMMANDS = (
+    Command("new", "/new", "start a new chat"),
+    Command("sessions", "/sessions", "list, search and open saved chats"),
+    Command("resume", "/resume NAME", "open a saved chat"),
+    Command("stats", "/stats", "telemetry: off, compact, full"),
+    Command("set", "/set parameter NAME VALUE | /set system TEXT", "change the next turn"),
+    Command("show", "/show info|parameters|system|spec", "say what is in force"),
+    Command("spec", "/spec on|off|auto", "speculation: fixed width, none, adaptive"),
+    Command("copy", "/copy", "copy the last answer"),
+    Command("clear", "/clear", "start over in a new chat; the old one stays saved"),
+    Command("restart", "/restart", "start the model process again"),
+    Command("help", "/help", "this list (also /?)"),
+    Command("bye", "/bye", "quit (also /exit)"),
+)
+ALIASES = {"?": "help", "exit": "bye", "quit": "bye"}
+_NAMES = {command.name for command in COMMANDS} | set(ALIASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command and the text behind it."""
+
+    name: str
+    argument: str = ""
+
+
+def parse(text: str) -> Invocation | str:
+    """A command, or the literal message a line stands for; an unknown command is refused."""
+    if not text.startswith("/"):
+        return text
+    if text.startswith("//"):
+        return text[1:]
+    name, _, argument = text[1:].partition(" ")
+    if name in _NAMES:
+        return Invocation(ALIASES.get(name, name), argument.strip())
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    hint = f"Did you mean /{near[0]}?" if near else "/help lists them."
+    raise UsageError(f"/{name} is not a command.", f"{hint} Write // to send a slash.")
+
+
+def completions(text: str) -> list[str]:
+    """The commands a half-written one may become."""
+    if not text.startswith("/") or " " in text:
+        return []
+    return [f"/{command.name}" for command in COMMANDS if command.name.startswith(text[1:])]
+
+
+def help_text() -> str:
+    """The list of commands, one a line."""
+    wide = max(len(command.usage) for command in COMMANDS)
+    return "\n".join(f"{command.usage:{wide}}  {command.help}" for command in COMMANDS)

@@ -1,0 +1,110 @@
+"""Keeps the terminal usable whatever ends the chat.
+
+Owns the reset sequence and a small parent process: the chat runs in a child, and when that child
+dies without cleaning up (a native crash, a kill), the parent restores the terminal. Knows no
+widget and no engine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+Handlers = dict[signal.Signals, Any]
+
+RESET = (
+    "\x1b[?1049l"  # leave the alternate screen
+    "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # mouse off
+    "\x1b[?2004l\x1b[?1004l\x1b[?2026l\x1b[?2048l"  # paste, focus, sync, resize reports off
+    "\x1b[<u\x1b[?25h\x1b[0m\r\n"  # keyboard protocol back, cursor on, colours off
+)
+PATIENCE_S = 5
+KILLED = (
+    "flarechat: the chat ended without warning ({}).\n"
+    "           What was written is saved; flarechat --continue goes on with it."
+)
+
+
+def interactive() -> bool:
+    """Whether there is a terminal to draw on and to read from."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def supervise(body: Callable[[], int]) -> int:
+    """Run `body` in a child process and return its exit code; restore the terminal if it died.
+
+    SIGTERM and SIGHUP are handed on to the child, which saves and leaves; one that does not leave
+    in time is killed.
+    """
+    before = termios.tcgetattr(sys.stdin.fileno())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    children: list[int] = []
+    previous = _guard(children)
+    child = os.fork()
+    if child == 0:
+        _unguard(previous)
+        _live(body)
+    children.append(child)
+    _, status = os.waitpid(child, 0)
+    _unguard(previous)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    restore(before)
+    print(KILLED.format(signal.Signals(number).name), file=sys.stderr)
+    return 128 + number
+
+
+def restore(before: list[int | list[bytes | int]]) -> None:
+    """Write the reset sequence and put the line settings back."""
+    try:
+        sys.stdout.write(RESET)
+        sys.stdout.flush()
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+    except (OSError, termios.error):
+        return
+
+
+def _live(body: Callable[[], int]) -> NoReturn:
+    """Run `body` as the whole life of this process."""
+    code = 1
+    try:
+        code = body()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _guard(children: list[int]) -> Handlers:
+    """Hand ending signals on to the child; kill it when it does not leave. Returns the former."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        signal.alarm(PATIENCE_S)
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+
+    def kill(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+    return {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, hand_on),
+        signal.SIGALRM: signal.signal(signal.SIGALRM, kill),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    }
+
+
+def _unguard(previous: Handlers) -> None:
+    signal.alarm(0)
+    for number, handler in previous.items():
+        signal.signal(number, handler)

@@ -1,0 +1,231 @@
+"""The telemetry panels: speed, drafts by source, acceptance by depth, cost by width, copies.
+
+Owns what each panel says, as pure functions from a frozen View to lines. A panel has a fixed
+height, draws in `render` and asks for a redraw only when its lines changed. Counts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from textual.content import Content
+from textual.widget import Widget
+
+from flarechat.protocol import DRAFT_SOURCES, TAIL_SOURCES
+from flarechat.ui.format import Glyphs, bar, count, fit, number, percent, sparkline, spread
+from flarechat.ui.meter import View, WidthCost
+
+Lines = list[str]
+INNER_WIDTH = 37
+Namer = Callable[[str], str]
+
+
+def speed_lines(view: View, width: int, marks: Glyphs) -> Lines:
+    """How fast now, over the turn, and against width one."""
+    gain = f"x{view.gain:.1f} est" if view.gain else "x - est"
+    prefill = f"{count(view.prefill)} tok/s" if view.prefill else "-"
+    first = f"{view.first_token_ms:.0f} ms" if view.first_token_ms else "-"
+    speed = f"{number(view.now)} tok/s now   {number(view.turn, 0)} turn"
+    return [
+        spread(speed, gain, width, marks),
+        sparkline(view.speeds, width, marks),
+        f"TTFT {first}   prefill {prefill}",
+    ]
+
+
+def draft_lines(view: View, width: int, marks: Glyphs) -> Lines:
+    """Offered, accepted and emitted by source; the emitted column sums to the output tokens."""
+    summary = view.summary
+    rows = [f"{'':8}{'offered':>7}{'accepted':>9}{'emitted':>8}{'acc':>5}"]
+    for source in DRAFT_SOURCES:
+        totals = summary.by_source.get(source)
+        if totals is None and source == "grammar":
+            continue
+        offered, accepted, emitted = (
+            (totals.offered, totals.accepted, totals.emitted) if totals else (0, 0, 0)
+        )
+        label = "MTP" if source == "mtp" else source
+        rows.append(_draft_row(label, offered, accepted, emitted))
+    own = [summary.by_source[name].emitted for name in TAIL_SOURCES if name in summary.by_source]
+    rows.append(f"{'model':8}{'-':>7}{'-':>9}{count(sum(own)):>8}{'-':>5}")
+    rows.append(_draft_row("total", summary.offered, summary.accepted, summary.emitted))
+    return rows
+
+
+def _draft_row(label: str, offered: int, accepted: int, emitted: int) -> str:
+    rate = percent(accepted, offered)
+    return f"{label:8}{count(offered):>7}{count(accepted):>9}{count(emitted):>8}{rate:>5}"
+
+
+def depth_lines(view: View, width: int, marks: Glyphs) -> Lines:
+    """For each depth: accepted of all rounds that offered it, and of those that got there."""
+    cells = []
+    depths = view.summary.by_depth
+    reached = (*view.reached, *[0] * (len(depths) - len(view.reached)))
+    columns = 1 if len(depths) <= 4 else 2
+    room = (width - (columns - 1)) // columns
+    for depth, tried in zip(depths, reached, strict=True):
+        reach = 100 * depth.accepted / depth.offered if depth.offered else 0.0
+        given = 100 * depth.accepted / tried if tried else 0.0
+        figures = f"{reach:3.0f}|{given:<3.0f}"
+        drawn = bar(reach / 100, room - len(figures) - 3, marks)
+        cells.append(f"{depth.depth} {drawn} {figures}")
+    cells += [""] * (8 - len(cells))
+    if columns == 1:
+        return [fit(cell, width) for cell in cells[:4]]
+    return [f"{fit(cells[n], room)} {fit(cells[n + 4], room)}" for n in range(4)]
+
+
+def cost_lines(view: View, width: int, marks: Glyphs) -> Lines:
+    """Whole-round time and yield by verify width, and why the last round had its width."""
+    costs = view.costs or (WidthCost("1"), WidthCost("2-5"), WidthCost("6+"))
+    rows = [f"{'width':>5}{'rounds':>8}{'ms p50':>8}{'tok/rnd':>9}{'tok/s':>7}"]
+    for cost in costs:
+        ms, yielded = number(cost.ms), number(cost.tokens_per_round, 2)
+        rate = number(cost.tokens_per_second, 0)
+        rows.append(f"{cost.label:>5}{cost.rounds:>8}{ms:>8}{yielded:>9}{rate:>7}")
+    rows.append(fit(f"last: {view.reason}" if view.reason else "", width, marks))
+    return rows
+
+
+def copy_lines(view: View, width: int, marks: Glyphs, name: Namer) -> Lines:
+    """How often drafts were copied, how long the copies were, and where the last came from."""
+    copies, rounds = view.copies, view.summary.rounds
+    mean = number(copies.accepted / copies.rounds) if copies.rounds else "-"
+    longest = str(copies.longest) if copies.rounds else "-"
+    hits = f"hit {copies.rounds}/{rounds} rounds  mean {mean}  max {longest}"
+    if not copies.rounds:
+        return [hits, "last: none yet"]
+    origin = name(copies.last_origin) if copies.last_source == "history" else "this conversation"
+    last = f"last: {copies.last_accepted} of {copies.last_offered} from {origin}"
+    return [fit(hits, width, marks), fit(last, width, marks)]
+
+
+def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
+    """Two lines that hold the essence of all panels."""
+    summary = view.summary
+    gain = f"x{view.gain:.1f}" if view.gain else "x-"
+    rate = percent(summary.accepted, summary.offered)
+    speed = f"{number(view.now, 0)} tok/s {gain}"
+    totals = (
+        f"{number(summary.mean_acceptance_length, 2)} tok/round  off {count(summary.offered)}"
+        f" acc {count(summary.accepted)} emit {count(summary.emitted)} {rate}"
+    )
+    room = max(width - len(speed) - len(totals) - 3, 0)
+    first = f"{speed} {sparkline(view.speeds, room, marks)}  {totals}"
+    if view.off:
+        return [first, f"spec off: {view.off}"]
+    depths = " ".join(f"{100 * d.accepted / d.offered:.0f}" for d in summary.by_depth if d.offered)
+    costs = " ".join(f"w{cost.label} {number(cost.ms)}" for cost in view.costs if cost.rounds)
+    hits = f"copy {view.copies.rounds}/{summary.rounds}"
+    parts = [f"depth {depths or '-'}", f"{costs or 'w -'} ms", hits]
+    if view.reason:
+        parts.append(f"last: {view.reason}")
+    return [first, "  ".join(parts)]
+
+
+class Panel(Widget):
+    """A titled box whose lines come from a View."""
+
+    DEFAULT_CSS = "Panel { width: 1fr; padding: 0 1; }"
+    TITLE = ""
+    ROWS = 1
+    EDGES = 2
+
+    def __init__(self, marks: Glyphs) -> None:
+        super().__init__(markup=False, classes="panel")
+        self.marks = marks
+        self.lines: Lines = []
+        blocks = "".join(dict.fromkeys(marks.full + marks.parts + marks.spark)).replace(" ", "")
+        self._bars = re.compile(f"[{re.escape(blocks)}]{{2,}}")
+        self._shown: tuple[View, int] | None = None
+        self.styles.height = self.ROWS + self.EDGES
+
+    def on_mount(self) -> None:
+        self.border_title = self.TITLE
+        self.show(View())
+
+    def show(self, view: View) -> None:
+        """Take a new view; draw only what changed."""
+        key = (view, self.content_size.width)
+        if key == self._shown:
+            return
+        self._shown = key
+        lines = self.compose_lines(view, self.content_size.width or INNER_WIDTH)
+        if lines != self.lines:
+            self.lines = lines
+            self.refresh()
+
+    def on_resize(self) -> None:
+        if self._shown:
+            self.show(self._shown[0])
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        """The lines of this panel."""
+        raise NotImplementedError
+
+    def render(self) -> Content:
+        drawn = Content("\n".join(self.lines))
+        return drawn.highlight_regex(self._bars, style="$primary")
+
+
+class SpeedPanel(Panel):
+    TITLE, ROWS = "Speed", 3
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        return speed_lines(view, width, self.marks)
+
+
+class DraftsPanel(Panel):
+    TITLE, ROWS = "Drafts: this turn", 6
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        summary = view.summary
+        rounds = f"{summary.rounds} rounds  {number(summary.mean_acceptance_length, 2)} tok/round"
+        self.border_subtitle = rounds if summary.rounds else ""
+        self.border_title = f"Drafts: spec off, {view.off}" if view.off else self.TITLE
+        return draft_lines(view, width, self.marks)
+
+
+class DepthPanel(Panel):
+    TITLE, ROWS = "Acceptance by depth, % reach|cond", 4
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        return depth_lines(view, width, self.marks)
+
+
+class CostPanel(Panel):
+    TITLE, ROWS = "Round cost by verify width", 5
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        return cost_lines(view, width, self.marks)
+
+
+class CopyPanel(Panel):
+    TITLE, ROWS = "History copy", 2
+
+    def __init__(self, marks: Glyphs, name: Namer) -> None:
+        super().__init__(marks)
+        self._namer = name
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        return copy_lines(view, width, self.marks, self._namer)
+
+
+class CompactPanel(Panel):
+    TITLE, ROWS, EDGES = " Speculation  ^t expand ", 2, 1
+
+    def compose_lines(self, view: View, width: int) -> Lines:
+        return compact_lines(view, width, self.marks)
+
+
+def all_panels(marks: Glyphs, name: Namer) -> list[Panel]:
+    """The full set, in the order of the side column."""
+    return [
+        SpeedPanel(marks),
+        DraftsPanel(marks),
+        DepthPanel(marks),
+        CostPanel(marks),
+        CopyPanel(marks, name),
+    ]

@@ -1,0 +1,196 @@
+"""The scrolling transcript: turns, the live tail, queued messages, and the selected turn.
+
+Owns scrolling, following and turn mode. Reads turns; never sends, stops or saves anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from flarechat.chat import Turn
+from flarechat.textsafe import strip_controls
+from flarechat.ui import messages
+from flarechat.ui.format import Glyphs
+from flarechat.ui.markdown import code_blocks
+from flarechat.ui.widgets.turn import NoteView, TailView, TurnView
+
+MOUNTED_AT_ONCE = 60
+WELCOME = "Type a message and press enter. f1 shows every key, / starts a command."
+
+
+class Transcript(VerticalScroll, can_focus=True):
+    """The conversation on screen. Clicks select text; keys enter turn mode."""
+
+    FOCUS_ON_CLICK: ClassVar[bool] = False
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "select(1)", "Next turn", id="turn.next", show=False),
+        Binding("k,up", "select(-1)", "Previous turn", id="turn.previous", show=False),
+        Binding("g,home", "select_end(-1)", "First turn", id="turn.first", show=False),
+        Binding("G,end", "select_end(1)", "Last turn", id="turn.last", show=False),
+        Binding("y", "copy_message", "Copy message", id="turn.copy", show=False),
+        Binding("c", "copy_code", "Copy next code block", id="turn.copy_code", show=False),
+        Binding("enter,i,tab", "leave", "Back to the prompt", id="turn.leave", show=False),
+    ]
+
+    def __init__(self, marks: Glyphs) -> None:
+        super().__init__(id="transcript")
+        self.marks = marks
+        self._turns: list[Turn] = []
+        self._views: dict[str, TurnView] = {}
+        self._unmounted = 0
+        self._selected: TurnView | None = None
+        self._next_code = 0
+        self._seen = 0
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="turns"):
+            yield Static(WELCOME, id="welcome", markup=False)
+            yield TailView(self.marks)
+            yield Static("", id="queue", markup=False)
+
+    def on_mount(self) -> None:
+        self.border_title = "Chat"
+        self.anchor()
+
+    @property
+    def _page(self) -> Vertical:
+        return self.query_one("#turns", Vertical)
+
+    async def show(self, turns: Sequence[Turn]) -> None:
+        """Show another conversation; its older turns are mounted when scrolled to."""
+        await self.query(".turn, .note").remove()
+        self._views.clear()
+        self._selected = None
+        self._turns = list(turns)
+        self._unmounted = max(len(self._turns) - MOUNTED_AT_ONCE, 0)
+        self.query_one(TailView).show([])
+        views = self._new_views(self._unmounted, len(self._turns))
+        await self._page.mount_all(views, before="#tail")
+        self.query_one("#welcome").display = not turns
+        self.anchor()
+
+    def add(self, turn: Turn) -> None:
+        """Show one more turn at the end."""
+        self._turns.append(turn)
+        number = len(self._turns)
+        self.query_one("#welcome").display = False
+        self._page.mount_all(self._new_views(number - 1, number), before="#tail")
+
+    def touch(self, turn: Turn) -> None:
+        """A turn grew or ended."""
+        view, tail = self._views.get(turn.id), self.query_one(TailView)
+        if view is None:
+            return
+        if turn.status == "streaming":
+            text = view.take_finished()
+            tail.feed(text, below=bool(view.parts))
+            view.set_class(bool(tail.parts), "-live")
+        else:
+            tail.show([])
+            view.remove_class("-live")
+            view.finish()
+
+    def note(self, text: str) -> None:
+        """Show a local remark at the end."""
+        self.query_one("#welcome").display = False
+        self._page.mount(NoteView(text), before="#tail")
+        self.anchor()
+
+    def show_queue(self, texts: Sequence[str]) -> None:
+        """Show messages that wait for their turn."""
+        queue = self.query_one("#queue", Static)
+        lines = [f"You (queued)  {strip_controls(text)}" for text in texts]
+        queue.update(Content("\n").join(lines))
+        queue.display = bool(texts)
+
+    def unseen_lines(self) -> int:
+        """Lines that came below the screen since the user scrolled away; 0 while following."""
+        if self.is_vertical_scroll_end:
+            self._seen = self.virtual_size.height
+        return self.virtual_size.height - self._seen
+
+    @property
+    def following(self) -> bool:
+        return self.is_vertical_scroll_end
+
+    def follow(self) -> None:
+        """Go to the end and stay there."""
+        self.anchor()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value <= 0 < old_value and self._unmounted:
+            self.call_later(self._mount_older)
+
+    async def _mount_older(self) -> None:
+        first = max(self._unmounted - MOUNTED_AT_ONCE, 0)
+        height = self.virtual_size.height
+        await self._page.mount_all(self._new_views(first, self._unmounted), after="#welcome")
+        self._unmounted = first
+        self.call_after_refresh(
+            lambda: self.scroll_to(y=self.virtual_size.height - height, animate=False)
+        )
+
+    def _new_views(self, start: int, stop: int) -> list[TurnView]:
+        views = [TurnView(self._turns[n], n + 1, self.marks) for n in range(start, stop)]
+        self._views.update({view.turn.id: view for view in views})
+        return views
+
+    # Turn mode
+
+    def on_focus(self) -> None:
+        if self._selected is None and self._views:
+            self._pick(self._mounted()[-1])
+
+    def on_blur(self) -> None:
+        self._pick(None)
+
+    def action_select(self, step: int) -> None:
+        views = self._mounted()
+        if not views:
+            return
+        at = views.index(self._selected) if self._selected in views else len(views)
+        self._pick(views[min(max(at + step, 0), len(views) - 1)])
+
+    def action_select_end(self, side: int) -> None:
+        views = self._mounted()
+        if views:
+            self._pick(views[-1 if side > 0 else 0])
+
+    def action_copy_message(self) -> None:
+        if self._selected:
+            self.post_message(messages.CopyAsked(self._selected.turn.text, "message"))
+
+    def action_copy_code(self) -> None:
+        codes = code_blocks(self._selected.turn.text) if self._selected else []
+        if not codes:
+            self.post_message(messages.Remarked("This turn has no code block."))
+            return
+        at = self._next_code % len(codes)
+        self._next_code = at + 1
+        self.post_message(messages.CopyAsked(codes[at], f"code block {at + 1} of {len(codes)}"))
+
+    def action_leave(self) -> None:
+        self.post_message(messages.PromptWanted())
+
+    def _mounted(self) -> list[TurnView]:
+        return list(self.query(TurnView))
+
+    def _pick(self, view: TurnView | None) -> None:
+        if self._selected is not None:
+            self._selected.remove_class("-selected")
+        if view is not self._selected:
+            self._next_code = 0
+        self._selected = view
+        if view is not None:
+            view.add_class("-selected")
+            self.release_anchor()
+            self.scroll_to_widget(view, animate=False)

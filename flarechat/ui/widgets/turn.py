@@ -1,0 +1,98 @@
+"""One turn of the conversation as one widget, and the tail of the turn being written.
+
+Owns how a turn looks: its role as a word, its number and time, its state as a word, its blocks.
+Reads chat.Turn and never changes it.
+"""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from flarechat.chat import Turn
+from flarechat.errors import FlarechatError
+from flarechat.textsafe import strip_controls
+from flarechat.ui import markdown
+from flarechat.ui.format import Glyphs, clock_time, spread
+from flarechat.ui.markdown import Block, Prose
+from flarechat.ui.widgets.page import Page
+
+ROLES = {"user": "You", "assistant": "Model", "system": "System"}
+STATES = {
+    "stopped": "stopped",
+    "error": "error",
+    "partial": "cut short",
+    "streaming": "writing",
+}
+
+
+class TurnView(Page):
+    """A turn: its head line and, once finished, all of its text."""
+
+    def __init__(self, turn: Turn, number: int, marks: Glyphs) -> None:
+        super().__init__(classes=f"turn -{turn.role}")
+        self.turn, self.number, self.marks = turn, number, marks
+        self._taken = 0
+        if turn.status != "streaming":
+            self.parts = self._finished()
+
+    def head(self, width: int) -> Content:
+        role = ROLES.get(self.turn.role, self.turn.role)
+        state = STATES.get(self.turn.status, "")
+        if self.turn.reason in ("length", "context") and self.turn.status == "complete":
+            state = f"cut by {self.turn.reason} limit"
+        right = f"#{self.number}  {clock_time(self.turn.started_at)}"
+        left = f"{role}  {state}" if state else role
+        line = Content(spread(left, right, width, self.marks))
+        line = line.stylize("$foreground 60%").stylize("bold $foreground", 0, len(role))
+        if state and self.turn.status != "streaming":
+            line = line.stylize("bold $text-warning", len(role) + 2, len(left))
+        return line
+
+    def take_finished(self) -> str:
+        """Move blocks that will not change from the tail to this widget; return the tail."""
+        text = strip_controls(self.turn.text)
+        cut = self._taken + markdown.split_finished(text[self._taken :])
+        if cut > self._taken:
+            fresh = markdown.blocks(text[self._taken : cut], self.marks)
+            self._taken = cut
+            self.show([*self.parts, *fresh])
+        return text[self._taken :]
+
+    def finish(self) -> None:
+        """The turn ended: show its whole text, parsed as one."""
+        self.show(self._finished())
+
+    def _finished(self) -> list[Block]:
+        text = strip_controls(self.turn.text)
+        if self.turn.role != "assistant":
+            return markdown.plain(text)
+        parts = markdown.blocks(text, self.marks)
+        error = self.turn.finished.error if self.turn.finished else None
+        if error:
+            said = str(FlarechatError(error.message, error.hint))
+            parts.append(Prose(Content.styled(strip_controls(said), "$text-error")))
+        return parts
+
+
+class TailView(Page):
+    """The unfinished end of the turn under way, drawn without colours that may still change."""
+
+    def __init__(self, marks: Glyphs) -> None:
+        super().__init__(widget_id="tail")
+        self.marks = marks
+
+    def feed(self, text: str, *, below: bool) -> None:
+        """Show the tail; `below` leaves a blank line to the finished blocks above."""
+        parts = markdown.blocks(text, self.marks, colour=False) if text.strip() else []
+        if parts and below:
+            parts.insert(0, Prose(Content("")))
+            parts[1].gap = False
+        self.show(parts)
+
+
+class NoteView(Page):
+    """A local remark between turns: what a command printed; never sent to the model."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(classes="note")
+        self.parts = markdown.plain(strip_controls(text))

@@ -1,0 +1,116 @@
+"""Drives the chat without waiting: a stopped clock, beats by hand, and the screen as text.
+
+Owns plain-text snapshots: `FLARECHAT_UPDATE=1 pytest tests/ui` rewrites them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from flarechat.config import Settings
+from flarechat.ui.app import FlarechatApp
+from flarechat.ui.format import UNICODE, Glyphs
+from tests.fakes import ScriptedEngine
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+UPDATE = os.environ.get("FLARECHAT_UPDATE") == "1"
+STEP_S = 0.25
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Chat:
+    """A running chat under test."""
+
+    def __init__(self, app: FlarechatApp, pilot: Pilot[None], clock: Clock) -> None:
+        self.app, self.pilot, self.clock = app, pilot, clock
+        self.screen = app.chat
+        self.prompt = app.chat.prompt
+        self.bridge = app.bridge
+
+    async def beat(self, times: int = 1) -> None:
+        """Let the engine say something, that many times."""
+        for _ in range(times):
+            self.clock.now += STEP_S
+            self.screen.beat()
+            await self.pilot.pause()
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def say(self, text: str) -> None:
+        """Put a text into the prompt and press enter."""
+        self.prompt.put(text)
+        await self.press("enter")
+
+    async def answer(self, limit: int = 400) -> None:
+        """Beat until the answer is finished."""
+        for _ in range(limit):
+            await self.beat()
+            if not self.bridge.busy and not self.bridge.queue:
+                break
+        else:
+            raise AssertionError("the answer does not end")
+        await self.beat()
+
+    @property
+    def text(self) -> str:
+        """What is on the screen, line by line."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+@asynccontextmanager
+async def chatting(
+    engine: ScriptedEngine | None = None,
+    *,
+    size: tuple[int, int] = (120, 36),
+    settings: Settings | None = None,
+    resume: str | None = None,
+    continue_last: bool = False,
+    marks: Glyphs = UNICODE,
+) -> AsyncIterator[Chat]:
+    """A chat over a scripted engine, ready for the first message."""
+    clock = Clock()
+    app = FlarechatApp(
+        settings or Settings(theme="dark"),
+        engine or ScriptedEngine(),
+        resume=resume,
+        continue_last=continue_last,
+        clock=clock,
+        marks=marks,
+        interval=3600.0,
+    )
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        chat = Chat(app, pilot, clock)
+        chat.prompt.cursor_blink = False
+        chat.prompt.burst_gap = 0.0
+        await chat.beat(2)
+        yield chat
+
+
+def check_snapshot(name: str, text: str) -> None:
+    """Compare a screen with the stored one; times of day do not count."""
+    path = SNAPSHOTS / f"{name}.txt"
+    shown = re.sub(r"\b\d\d:\d\d\b", "14:02", text) + "\n"
+    if UPDATE:
+        SNAPSHOTS.mkdir(exist_ok=True)
+        path.write_text(shown, "utf-8")
+
+    assert path.read_text("utf-8") == shown
