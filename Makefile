@@ -51,6 +51,6 @@ $(STAMP): pyproject.toml
 		echo "flarechat needs Python 3.11 or newer, and none was found as python3 or python3.11-13." >&2; \
 		echo "Install one, or put it first in PATH." >&2; exit 2; \
 	fi; \
-	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --editable '.[dev]'
 	@touch $@
