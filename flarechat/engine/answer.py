@@ -143,8 +143,7 @@ class Answer:
         error: ErrorInfo | None = None,
     ) -> list[Event]:  # fmt: skip
         """The closing events: text that was held back, then the summary."""
-        held = "" if self.stop is not None else self._stops.push(self._decoder.flush())[0]
-        events = self._say(held + ("" if self.stop is not None else self._stops.flush()))
+        events = self._say(self._rest())
         totals, done = self.totals, len(self.generated)
         prompt = len(self.prompt)
         events.append(
@@ -171,6 +170,18 @@ class Answer:
             )
         )
         return events
+
+    def _rest(self) -> str:
+        """Text that was held back, up to a stop string that is certain only now."""
+        if self.stop is not None:
+            return ""
+        text, self.stop = self._stops.push(self._decoder.flush())
+        if self.stop is None:
+            text += self._stops.flush()
+            self.stop = self._stops.hit
+        if self.stop is not None and self.reason != "cancelled":
+            self.reason = "stop"
+        return text
 
 
 Emit = Callable[[Event], None]

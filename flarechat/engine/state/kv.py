@@ -6,8 +6,10 @@ rows past it are unreachable, so keeping fewer rows than were verified needs no 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,15 @@ from flarechat.engine.slot import SCRATCH_ROWS
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
+
+
+def zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On the CPU the operating system clears pages when they are first touched, so a long
+    context costs nothing until it is used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
 
 
 class KVState:
@@ -30,8 +41,8 @@ class KVState:
     ) -> None:  # fmt: skip
         self.capacity = context + 2 * SCRATCH_ROWS
         shape = (slots, heads, self.capacity, head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self.keys = [zeroed(shape, dtype, device) for _ in range(layers)]
+        self.values = [zeroed(shape, dtype, device) for _ in range(layers)]
 
     @staticmethod
     def price(

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model
-from flarechat.engine.recipes.llama.weights import load
+from flarechat.engine.recipes.llama.weights import load, price
 
-__all__ = ["Model", "ModelArgs", "load"]
+__all__ = ["Model", "ModelArgs", "load", "price"]

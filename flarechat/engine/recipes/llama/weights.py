@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -92,22 +93,29 @@ def load(
         weight = torch.cat([get(n) for n in names]) if len(names) > 1 else get(names[0])
         return PackedHalfLinear(weight) if dtype == PACKED else DenseLinear(weight)
 
-    def blocks() -> Iterator[TransformerBlock]:
-        for layer in range(args.num_hidden_layers):
-            progress(layer, args.num_hidden_layers)
-            yield _block(args, f"model.layers.{layer}", get, linear)
+    def block(layer: int) -> TransformerBlock:
+        return _block(args, f"model.layers.{layer}", get, linear)
 
-    embedding = get("model.embed_tokens")
-    tied = args.tie_word_embeddings
-    head = linear("model.embed_tokens" if tied else "lm_head")
-    rows = context + 2 * SCRATCH_ROWS
-    model = Model(
+    # Packing a weight leaves the interpreter free: the head, the largest, goes beside the layers.
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+        head = pool.submit(linear, "model.embed_tokens" if args.tie_word_embeddings else "lm_head")
+        blocks = []
+        for done, made in enumerate(pool.map(block, range(args.num_hidden_layers)), start=1):
+            blocks.append(made)
+            progress(done, args.num_hidden_layers)
+    return Model(
         args,
-        embedding,
-        list(blocks()),
+        get("model.embed_tokens"),
+        blocks,
         RMSNorm(get("model.norm"), args.rms_norm_eps),
-        head,
-        Rope(args.head_dim, rows, args.rope_theta, args.rope_scaling, device),
+        head.result(),
+        Rope(
+            args.head_dim,
+            context + 2 * SCRATCH_ROWS,
+            args.rope_theta,
+            args.rope_scaling,
+            device,
+        ),
         KVState(
             args.num_hidden_layers,
             slots,
@@ -116,10 +124,8 @@ def load(
             args.head_dim,
             compute,
             device,
-        ),  # fmt: skip
+        ),
     )
-    progress(args.num_hidden_layers, args.num_hidden_layers)
-    return model
 
 
 def _block(
