@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flarechat.engine.pricing import CostKey, CostTable, Mean, Survival
+from flarechat.engine.pricing import CostKey, CostTable, Survival
 
 _PROBE_SHARE = 0.03
 _PROBE_EVERY = 64
 _PROBE_EVERY_MOST = 512
 _PROBE_CAP_ROUNDS = 4
+_NEVER = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Controller:
         self._probe_ms = 0.0
         self._probe_every = _PROBE_EVERY
         self._since_probe = 0
-        self._probed: tuple[float, int] | None = None
+        self._probe_gain = 0.0
 
     def choose(self, offers: Sequence[Offer], context: int, *, adaptive: bool = True) -> Choice:
         """The next round's K for lanes with these offers at `context` consumed tokens."""
@@ -87,7 +88,7 @@ class Controller:
                 self.survival.observe(offer.kind, offered, min(kept, offered))
         key = CostKey.of(len(offers), choice.draft_tokens + 1, context)
         if choice.probe:
-            self._settle_probe(offers, choice, context, key, ms)
+            self._settle_probe(offers, choice, ms)
         self.costs.observe(key, ms, settled=settled or choice.probe, probe=choice.probe)
         if not choice.probe:
             self._since_probe += 1
@@ -95,27 +96,18 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """What a session keeps: plain JSON."""
-        survival = {
-            kind: [[round(m.value, 4), m.count] for m in means]
-            for kind, means in self.survival.means.items()
-        }
         return {
             "device": self.device_fingerprint,
-            "survival": survival,
+            "survival": self.survival.state(),
             "costs": self.costs.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Start from a saved state where nothing is known yet; costs only of this very device."""
-        survival = state.get("survival")
-        if not self.survival.means and isinstance(survival, dict):
-            for kind, rows in survival.items():
-                means = [Mean(float(value), int(count)) for value, count in rows]
-                self.survival.means[str(kind)] = means
-        costs = state.get("costs")
-        same = state.get("device") == self.device_fingerprint
-        if same and not self.costs.ordinary and isinstance(costs, dict):
-            self.costs.load(costs)
+        if not self.survival.means:
+            self.survival.load(state.get("survival"))
+        if state.get("device") == self.device_fingerprint and not self.costs.ordinary:
+            self.costs.load(state.get("costs"))
 
     def _expected(self, offers: Sequence[Offer], depth: int) -> float:
         return sum(self.survival.expected(o.kind, min(o.count, depth)) for o in offers)
@@ -145,19 +137,17 @@ class Controller:
         """A look past the choice, if one is due and the budget pays its expected loss."""
         if self._since_probe < self._probe_every:
             return None
-        depths = {best + 1, best - 1, 0, most} - {best}
         ages = {
             depth: self.costs.age(CostKey.of(len(offers), depth + 1, context))
-            for depth in depths
-            if 0 <= depth <= most
+            for depth in {best + 1, best - 1, 0, most} - {best}
+            if 0 <= depth <= most and self._loss(offers, context, best, depth) <= self._probe_ms
         }
-        never = 1 << 60
-        depth = max(ages, key=lambda d: (never if ages[d] is None else ages[d], -d), default=None)
-        if depth is None or self._loss(offers, context, best, depth) > self._probe_ms:
+        if not ages:
             return None
-        self._probed = (self._gain(offers, context, best), best)
+        depth = max(ages, key=lambda d: (_NEVER if ages[d] is None else ages[d], -d))
         age = ages[depth]
         last = "never measured" if age is None else f"last measured {age} rounds ago"
+        self._probe_gain = self._gain(offers, context, best)
         return Choice(depth, f"probe: width {depth + 1} was {last}", probe=True)
 
     def _loss(self, offers: Sequence[Offer], context: int, best: int, depth: int) -> float:
@@ -168,18 +158,12 @@ class Controller:
         worth = self._expected(offers, depth) / self._gain(offers, context, best)
         return max(ms - worth, 0.0)
 
-    def _settle_probe(
-        self, offers: Sequence[Offer], choice: Choice, context: int, key: CostKey, ms: float
-    ) -> None:
+    def _settle_probe(self, offers: Sequence[Offer], choice: Choice, ms: float) -> None:
         """Pay for the probe; probe less often while probes find nothing better."""
-        gain, _ = self._probed or (0.0, 0)
-        self._probe_ms = max(
-            self._probe_ms
-            - max(ms - self._expected(offers, choice.draft_tokens) / gain if gain else ms, 0.0),
-            0.0,
-        )
-        better = self._expected(offers, choice.draft_tokens) / ms > gain
+        tokens, gain = self._expected(offers, choice.draft_tokens), self._probe_gain
+        better = gain > 0 and tokens / ms > gain
+        lost = ms - tokens / gain if gain > 0 else ms
+        self._probe_ms = max(self._probe_ms - max(lost, 0.0), 0.0)
         longer = min(2 * self._probe_every, _PROBE_EVERY_MOST)
         self._probe_every = _PROBE_EVERY if better else longer
         self._since_probe = 0
-        self._probed = None

@@ -64,6 +64,20 @@ class Survival:
             total += reach
         return total
 
+    def state(self) -> dict[str, list[list[float]]]:
+        """The means by kind and depth, for the session file."""
+        return {k: [[round(m.value, 4), m.count] for m in means] for k, means in self.means.items()}
+
+    def load(self, state: Any) -> None:
+        """Take means back; kinds that do not parse are left out."""
+        for kind, rows in (state if isinstance(state, dict) else {}).items():
+            try:
+                means = [Mean(float(value), int(count)) for value, count in rows]
+            except (ValueError, TypeError):
+                continue
+            if all(0 <= m.value <= 1 and m.count >= 0 for m in means):
+                self.means[str(kind)] = means
+
 
 @dataclass(frozen=True, slots=True)
 class CostKey:
@@ -147,9 +161,9 @@ class CostTable:
         """The ordinary means, for the session file."""
         return {k.name(): [round(m.value, 4), m.count] for k, m in self.ordinary.items() if m.count}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Any) -> None:
         """Take means back; entries that do not parse are left out."""
-        for name, entry in state.items():
+        for name, entry in (state if isinstance(state, dict) else {}).items():
             try:
                 lanes, width, bucket = (int(part) for part in name.split("/"))
                 value, count = float(entry[0]), int(entry[1])
