@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import platformdirs
 import pytest
+
+from flarechat.errors import FlarechatError
+from flarechat.models import store
+
+_SHARED_CACHE = os.environ.get("FLARECHAT_TEST_CACHE") or platformdirs.user_cache_dir(
+    "flarechat-tests"
+)
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh FLARECHAT_HOME, and no FLARECHAT_* setting of the caller's."""
-    import os
-
     for name in [n for n in os.environ if n.startswith("FLARECHAT_")]:
         monkeypatch.delenv(name)
     folder = tmp_path / "home"
     monkeypatch.setenv("FLARECHAT_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The default model, pulled once into a cache that all runs share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLARECHAT_HOME", _SHARED_CACHE)
+        try:
+            return store.resolve("smollm2")
+        except FlarechatError as error:
+            pytest.skip(f"the default model is not in the test cache: {error.message}")

@@ -25,8 +25,8 @@ from jinja2.visitor import NodeTransformer
 
 from flarechat.errors import TemplateError
 
-MAX_STEPS = 1_000_000
-MAX_SECONDS = 5.0
+MAX_STEPS = 200_000
+MAX_SECONDS = 2.0  # of processor time
 MAX_CHARACTERS = 16_000_000
 _MAX_BITS = 4096
 _MAX_INDENT = 16
@@ -120,12 +120,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=self.measured,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         self.begin()
         for name in _PADDING_FILTERS:
             del self.filters[name]
-        self.filters |= {"tojson": _tojson, "replace": self._replace, "join": self._join}
+        self.filters |= {
+            "tojson": self._tojson,
+            "replace": self._replace,
+            "join": self._join,
+            "string": self.joined,
+        }
         for name in ("lipsum", "cycler", "joiner"):
             del self.globals[name]
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
@@ -133,12 +139,12 @@ class _Environment(ImmutableSandboxedEnvironment):
     def begin(self) -> None:
         """Fresh counters."""
         self._steps = 0
-        self._deadline = time.monotonic() + MAX_SECONDS
+        self._deadline = time.thread_time() + MAX_SECONDS
 
     def step(self) -> None:
         """Count one loop turn, call or piece of output."""
         self._steps += 1
-        if self._steps > MAX_STEPS or time.monotonic() > self._deadline:
+        if self._steps > MAX_STEPS or time.thread_time() > self._deadline:
             raise TemplateError("The model's chat template does not come to an end.", _HINT)
 
     def require_length(self, size: int) -> None:
@@ -154,9 +160,23 @@ class _Environment(ImmutableSandboxedEnvironment):
             self.step()
             yield item
 
+    def measured(self, value: Any) -> Any:
+        """The value itself; everything nested in it is counted before it becomes text."""
+        pending, size = [value], 0
+        while pending:
+            part = pending.pop()
+            if isinstance(part, str):
+                size += len(part)
+                self.require_length(size)
+            elif isinstance(part, (list, tuple, dict)):
+                self.step()
+                pending += part
+                pending += part.values() if isinstance(part, dict) else ()
+        return value
+
     def joined(self, *parts: Any) -> str:
         """The operator `~`."""
-        texts = [str(part) for part in parts]
+        texts = [str(self.measured(part)) for part in parts]
         self.require_length(sum(map(len, texts)))
         return "".join(texts)
 
@@ -184,6 +204,18 @@ class _Environment(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, value: Any) -> None:
+        """Leave `format` and `format_map` to `is_safe_attribute`, which forbids them."""
+
+    def _tojson(self, value: Any, indent: int | None = None, **options: Any) -> str:
+        """JSON without HTML escapes, as chat templates expect it."""
+        allowed: dict[str, Callable[[Any], Any]] = {
+            "ensure_ascii": bool, "sort_keys": bool, "separators": tuple
+        }  # fmt: skip
+        kept = {name: kind(options[name]) for name, kind in allowed.items() if options.get(name)}
+        depth = min(indent, _MAX_INDENT) if isinstance(indent, int) else None
+        return json.dumps(self.measured(value), **{"ensure_ascii": False, **kept}, indent=depth)
+
     def _replace(self, value: Any, old: str, new: str, count: int | None = None) -> str:
         text, old, new = str(value), str(old), str(new)
         self.require_length(len(text) + text.count(old) * len(new))
@@ -195,7 +227,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self._join_method(str(d), items)
 
     def _join_method(self, between: str, items: Iterable[Any]) -> str:
-        texts = [str(item) for item in self.counted(items)]
+        texts = [str(self.measured(item)) for item in self.counted(items)]
         self.require_length(sum(map(len, texts)) + len(between) * len(texts))
         return between.join(texts)
 
@@ -208,16 +240,6 @@ def _product_length(left: Any, right: Any) -> int:
     if isinstance(left, int) and isinstance(right, int):
         return MAX_CHARACTERS * (left.bit_length() + right.bit_length() > _MAX_BITS) + 1
     return 0
-
-
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    """JSON without HTML escapes, as chat templates expect it."""
-    allowed: dict[str, Callable[[Any], Any]] = {
-        "ensure_ascii": bool, "sort_keys": bool, "separators": tuple
-    }  # fmt: skip
-    kept = {name: kind(options[name]) for name, kind in allowed.items() if options.get(name)}
-    depth = min(indent, _MAX_INDENT) if isinstance(indent, int) else None
-    return json.dumps(value, **{"ensure_ascii": False, **kept}, indent=depth)
 
 
 def _raise_exception(message: Any) -> NoReturn:
