@@ -43,17 +43,19 @@ class Block(Protocol):
 
 @dataclass(slots=True)
 class Prose:
-    """Wrapped text behind a hanging indent."""
+    """Wrapped text behind a hanging indent; `lead` styles what stands before its first line."""
 
     content: Content
     first: str = ""
     rest: str = ""
     gap: bool = True
+    lead: str = ""
 
     def lines(self, width: int) -> list[Content]:
         room = max(width - cell_len(self.first), 4)
         wrapped = self.content.wrap(room)
-        return [Content(self.rest if n else self.first) + line for n, line in enumerate(wrapped)]
+        first = Content.styled(self.first, self.lead) if self.lead else Content(self.first)
+        return [(Content(self.rest) if n else first) + line for n, line in enumerate(wrapped)]
 
 
 @dataclass(slots=True)

@@ -52,11 +52,10 @@ class LateEngine:
         try:
             inner = self._opener(self._progress)
         except FlarechatError as error:
-            self._post(Failed(error=ErrorInfo.of(error)))
+            self._failed(turn, error)
             return
         except Exception as error:
-            broken = EngineError(f"The model process could not be started: {error}.")
-            self._post(Failed(error=ErrorInfo.of(broken)))
+            self._failed(turn, EngineError(f"The model process could not be started: {error}."))
             return
         with self._lock:
             current = turn == self._opening and not self._closed
@@ -67,6 +66,10 @@ class LateEngine:
                     inner.submit(request)
         if not current:
             inner.close()
+
+    def _failed(self, turn: int, error: FlarechatError) -> None:
+        if turn == self._opening:
+            self._post(Failed(error=ErrorInfo.of(error)))
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self._post(Loading(stage=stage, done=done, total=total))

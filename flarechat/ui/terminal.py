@@ -90,7 +90,7 @@ def _guard(children: list[int]) -> Handlers:
     def hand_on(number: int, frame: FrameType | None) -> None:
         signal.alarm(PATIENCE_S)
         for child in children:
-            os.kill(child, signal.SIGTERM)
+            os.kill(child, number)
 
     def kill(number: int, frame: FrameType | None) -> None:
         for child in children:

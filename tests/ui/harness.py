@@ -5,11 +5,14 @@ Owns plain-text snapshots: `FLARECHAT_UPDATE=1 pytest tests/ui` rewrites them.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -21,6 +24,16 @@ from tests.fakes import ScriptedEngine
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = os.environ.get("FLARECHAT_UPDATE") == "1"
 STEP_S = 0.25
+
+
+def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test to its end."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 class Clock:
@@ -43,11 +56,15 @@ class Chat:
         self.bridge = app.bridge
 
     async def beat(self, times: int = 1) -> None:
-        """Let the engine say something, that many times."""
+        """Let the engine say something, that many times, then draw."""
         for _ in range(times):
-            self.clock.now += STEP_S
-            self.screen.beat()
-            await self.pilot.pause()
+            await self._tick()
+        await self.pilot.pause()
+
+    async def _tick(self) -> None:
+        self.clock.now += STEP_S
+        self.screen.beat()
+        await asyncio.sleep(0)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -61,7 +78,7 @@ class Chat:
     async def answer(self, limit: int = 400) -> None:
         """Beat until the answer is finished."""
         for _ in range(limit):
-            await self.beat()
+            await self._tick()
             if not self.bridge.busy and not self.bridge.queue:
                 break
         else:
@@ -79,7 +96,7 @@ class Chat:
 async def chatting(
     engine: ScriptedEngine | None = None,
     *,
-    size: tuple[int, int] = (120, 36),
+    size: tuple[int, int] = (80, 24),
     settings: Settings | None = None,
     resume: str | None = None,
     continue_last: bool = False,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tests.fakes import Play, ScriptedEngine, words
+from flarechat.chat import Conversation
+from flarechat.config import Settings
+from tests.fakes import MODEL, Play, ScriptedEngine, words
 
 QUESTION = "Rename parse_row to parse_record everywhere, keep the tests passing."
 FIRST = """The module has one parser and one loader:
@@ -52,6 +54,19 @@ def speculative(text: str) -> Iterator[Play]:
         taken = min(accepted + 1, len(left))
         yield Play(tuple(left[:taken]), width, source, ms)
         left, turn = left[taken:], turn + 1
+
+
+def save_chat(text: str) -> None:
+    """A saved chat of one question and its answer, made without a screen."""
+    scripted = ScriptedEngine()
+    scripted.start()
+    conversation = Conversation.new(scripted, Settings())
+    conversation.bind(MODEL)
+    conversation.send(text)
+    while conversation.live:
+        for event in scripted.drain():
+            conversation.apply(event)
+    conversation.close()
 
 
 def engine(rounds_per_drain: int = 8) -> ScriptedEngine:

@@ -9,9 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from flarechat.ui import slash
+from flarechat.ui.markdown import Block, Prose
+from flarechat.ui.widgets.page import Page
 
 KEYS = (
     ("Writing", ""),
@@ -30,6 +31,7 @@ KEYS = (
     ("ctrl+n", "new chat"),
     ("ctrl+o", "sessions: type to search, enter opens, tab then d deletes"),
     ("ctrl+t", "telemetry: off, compact, full"),
+    ("f1", "this help"),
     ("f2", "settings of the next turn"),
     ("ctrl+p", "command palette"),
     ("ctrl+q, ctrl+d on empty", "quit"),
@@ -61,19 +63,22 @@ TERMS = (
 )
 
 
-def keys_text(width: int = 30) -> Content:
-    """The whole help as one content."""
-    lines: list[Content] = []
-    for key, meaning in KEYS:
-        if meaning:
-            lines.append(Content.assemble((f"{key:{width}}", "bold"), f"  {meaning}"))
+def help_blocks(column: int = 28) -> list[Block]:
+    """The whole help: names in a column, meanings beside it."""
+    commands = [(command.usage, command.help) for command in slash.COMMANDS]
+    rows = [*KEYS, ("Panels", ""), *TERMS, ("Commands", ""), *commands]
+    blocks: list[Block] = []
+    for name, meaning in rows:
+        if not meaning:
+            blocks.append(Prose(Content.styled(name, "bold underline")))
+        elif len(name) < column:
+            indent = " " * column
+            blocks.append(Prose(Content(meaning), f"{name:{column}}", indent, False, "bold"))
         else:
-            lines += [Content(""), Content.styled(key, "bold underline")]
-    lines += [Content(""), Content.styled("Panels", "bold underline")]
-    lines += [Content.assemble((f"{term:{width}}", "bold"), f"  {what}") for term, what in TERMS]
-    lines += [Content(""), Content.styled("Commands", "bold underline")]
-    lines.append(Content(slash.help_text()))
-    return Content("\n").join(lines[1:])
+            blocks.append(Prose(Content.styled(name, "bold"), gap=False))
+            indent = " " * column
+            blocks.append(Prose(Content(meaning), indent, indent, gap=False))
+    return blocks
 
 
 class KeysScreen(ModalScreen[None]):
@@ -89,7 +94,9 @@ class KeysScreen(ModalScreen[None]):
             box.border_subtitle = "up down scroll  esc close"
             with VerticalScroll() as page:
                 page.can_focus = True
-                yield Static(keys_text(20 if self.app.size.width < 70 else 30), markup=False)
+                help_page = Page()
+                help_page.parts = help_blocks(28 if self.app.size.width >= 60 else 14)
+                yield help_page
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

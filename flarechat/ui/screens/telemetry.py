@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 
 from flarechat.ui.widgets.lines import Line
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class TelemetryScreen(Screen[str]):
-    """Returns the density to go on with."""
+    """Returns the density to go on with. Two columns where they fit."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (80, "-two")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave('compact')", "Back", id="telemetry.back"),
@@ -29,8 +31,10 @@ class TelemetryScreen(Screen[str]):
         self._chat = chat
 
     def compose(self) -> ComposeResult:
+        speed, drafts, depth, cost, copies = all_panels(self._chat.marks, self._chat.name_origin)
         with VerticalScroll(id="panels"):
-            yield from all_panels(self._chat.marks, self._chat.name_origin)
+            yield Vertical(speed, drafts, copies, classes="column")
+            yield Vertical(depth, cost, classes="column")
         yield Line(self._chat.marks, "telemetry-keys")
 
     def on_mount(self) -> None:

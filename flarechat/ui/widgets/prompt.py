@@ -48,7 +48,7 @@ class Prompt(TextArea):
             soft_wrap=True,
         )
         self.past: list[str] = []
-        self.burst_gap = BURST_GAP
+        self.burst_gap, self.burst_settle = BURST_GAP, BURST_SETTLE
         self._at = 0
         self._draft = ""
         self._chips: dict[str, str] = {}
@@ -107,7 +107,7 @@ class Prompt(TextArea):
             self._burst_lines += 1
             self.insert("\n")
             key = self._last_key
-            self.set_timer(BURST_SETTLE, lambda: self._settle(key))
+            self.set_timer(self.burst_settle, lambda: self._settle(key))
         else:
             self._submit()
 

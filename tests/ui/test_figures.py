@@ -1,0 +1,134 @@
+"""Figures: units, bars, the meter's views and the lines made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from flarechat.protocol import Speculation
+from flarechat.telemetry import RoundTotals
+from flarechat.ui.format import ASCII, UNICODE, bar, count, fit, sparkline
+from flarechat.ui.meter import Meter, View, why_off
+from flarechat.ui.widgets.lines import HeaderState, header_text
+from flarechat.ui.widgets.panels import (
+    compact_lines,
+    copy_lines,
+    cost_lines,
+    depth_lines,
+    draft_lines,
+    speed_lines,
+)
+from tests.fakes import Play
+
+
+def measured(*plays: Play) -> View:
+    """The view after these rounds."""
+    totals, meter = RoundTotals(), Meter(lambda: 0.0)
+    for index, play in enumerate(plays):
+        played = play.round("r", index, 10 * index)
+        totals.add(played)
+        meter.note(played)
+    return meter.view(totals)
+
+
+@given(st.text(max_size=30), st.integers(0, 40))
+def test_fitted_text_has_exactly_the_width_asked_for(text: str, width: int) -> None:
+    assert width == cell_len(fit(text, width))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(812, "812"), (6100, "6.1k"), (32768, "33k"), (1_200_000, "1.2M")]
+)
+def test_counts_are_short(value: int, shown: str) -> None:
+    assert shown == count(value)
+
+
+def test_bars_and_sparklines_fill_their_width() -> None:
+    assert "████" == bar(1.0, 4, UNICODE)
+    assert "#   " == bar(0.25, 4, ASCII)
+    assert "▁▅█ " == sparkline([0.0, 4.0, 8.0], 4, UNICODE)
+
+
+def test_reach_and_cond_count_only_rounds_that_offered_the_depth() -> None:
+    view = measured(
+        Play(("a", "b", "c"), width=3, source="mtp"),
+        Play(("a", "b"), width=3, source="mtp"),
+        Play(("a", "b"), width=2, source="mtp"),
+        Play(("a",), width=2, source="mtp"),
+    )
+
+    assert (4, 2) == view.reached
+    lines = depth_lines(view, 37, UNICODE)
+    assert lines[0].endswith("75|75 ") and lines[1].endswith("50|50 ")
+
+
+def test_copies_count_what_was_kept_and_remember_the_last() -> None:
+    view = measured(
+        Play(("a", "b", "c", "d"), width=4, source="history"),
+        Play(("a",), width=1),
+        Play(("a", "b"), width=5, source="history"),
+    )
+    lines = copy_lines(view, 60, UNICODE, lambda origin: f"turn {origin}")
+
+    assert ["hit 2/3 rounds  mean 2.0  max 3", "last: 1 of 4 from turn turn-0"] == [
+        line.rstrip() for line in lines
+    ]
+
+
+def test_the_gain_is_unknown_until_width_one_was_measured() -> None:
+    wide = Play(("a", "b", "c", "d"), width=4, source="mtp", ms=20.0)
+    plain = Play(("a",), width=1, ms=10.0)
+
+    assert 0.0 == measured(wide).gain
+    assert "x - est" in speed_lines(measured(wide), 40, UNICODE)[0]
+    assert pytest.approx(5 / 30 / (1 / 10)) == measured(wide, plain).gain
+
+
+def test_costs_use_the_median_and_the_yield_of_their_widths() -> None:
+    view = measured(*(Play(("a", "b"), width=3, source="mtp", ms=ms) for ms in (10.0, 14.0, 90.0)))
+
+    assert "  2-5       3    14.0     2.00    143" in cost_lines(view, 37, UNICODE)
+    assert "last: scripted" in cost_lines(view, 37, UNICODE)[-1]
+
+
+def test_the_emitted_column_adds_up() -> None:
+    view = measured(
+        Play(("a", "b", "c"), width=3, source="mtp"), Play(("a",), 2, "history"), Play(("a",))
+    )
+    rows = [line.split() for line in draft_lines(view, 37, UNICODE)[1:]]
+    emitted = [int(row[3]) for row in rows]
+
+    assert sum(emitted[:-1]) == emitted[-1] == view.summary.emitted
+
+
+@given(st.integers(12, 130), st.booleans())
+def test_every_line_keeps_inside_its_width(width: int, ascii_only: bool) -> None:
+    marks = ASCII if ascii_only else UNICODE
+    view = dataclasses.replace(
+        measured(Play(("a", "b", "c"), width=8, source="history")), reason="w" * 200
+    )
+    header = HeaderState(model="m" * 40, session="s" * 60, used=90, context=100, state="GEN")
+
+    assert width == cell_len(header_text(header, width, marks))
+    assert "GEN" in header_text(header, width, marks)
+    for line in cost_lines(view, max(width, 37), marks) + depth_lines(view, width, marks):
+        assert cell_len(line) <= max(width, 37)
+
+
+def test_a_context_nearly_full_says_so_in_words() -> None:
+    state = HeaderState(model="m", used=85, context=100, state="IDLE")
+
+    assert "85% nearly full" in header_text(state, 100, UNICODE)
+
+
+def test_the_reason_for_no_drafts_is_given() -> None:
+    assert "" == why_off(Speculation())
+    assert "draft tokens set to 0" == why_off(Speculation(draft_tokens=0))
+    assert "MTP and history drafts switched off" == why_off(
+        Speculation(mtp=False, history_drafts=False)
+    )
+    assert "spec off: because" == compact_lines(View(off="because"), 80, UNICODE)[1]

@@ -1,0 +1,146 @@
+"""Sessions, settings, keys and the palette."""
+
+from __future__ import annotations
+
+from textual.widgets import Input, Select
+
+from flarechat.sessions import store
+from flarechat.ui.markdown import layout
+from flarechat.ui.screens.chat import ChatScreen
+from flarechat.ui.screens.keys import KEYS, help_blocks
+from flarechat.ui.screens.picker import Picker
+from flarechat.ui.screens.sessions import SessionsScreen
+from flarechat.ui.slash import COMMANDS
+from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.transcript import Transcript
+from tests.ui import scenes
+from tests.ui.harness import chatting, played
+
+
+def three_chats() -> None:
+    for text in ("apples and pears", "bread", "cheese"):
+        scenes.save_chat(text)
+
+
+@played
+async def test_sessions_are_searched_by_title_and_opened() -> None:
+    three_chats()
+    async with chatting() as chat:
+        await chat.press("ctrl+o")
+        listed = chat.text
+        await chat.press(*"pears")
+        narrowed = chat.text
+        await chat.press("enter")
+        await chat.beat()
+
+        assert "bread" in listed and "cheese" in listed and "2 turns" in listed
+        assert "apples-and-pears" in narrowed and "cheese" not in narrowed
+        assert "apples-and-pears" == chat.bridge.conversation.name
+        assert "apples and pears" in chat.text and "Hello there." in chat.text
+
+
+@played
+async def test_a_session_is_deleted_after_a_yes_only() -> None:
+    three_chats()
+    async with chatting() as chat:
+        await chat.press("ctrl+o", *"bread", "tab", "d", "n")
+        kept = len(store.listed())
+        await chat.press("d")
+        asked = chat.text
+        await chat.press("y")
+
+        assert 3 == kept
+        assert "Delete the chat bread?" in asked
+        assert ["apples-and-pears", "cheese"] == sorted(info.name for info in store.listed())
+        assert isinstance(chat.app.screen, SessionsScreen)
+
+
+@played
+async def test_escape_closes_the_sessions_and_changes_nothing() -> None:
+    three_chats()
+    async with chatting() as chat:
+        await chat.press("ctrl+o", "escape")
+
+        assert isinstance(chat.app.screen, ChatScreen)
+        assert [] == chat.bridge.conversation.turns
+
+
+@played
+async def test_settings_apply_to_the_next_turn_and_say_what_is_wrong() -> None:
+    async with chatting(size=(100, 40)) as chat:
+        await chat.press("f2")
+        screen = chat.app.screen
+        screen.query_one("#top_p", Input).value = "2"
+        screen.query_one("#history_drafts", Select).value = "off"
+        screen.query_one("#theme", Select).value = "light"
+        await chat.press("ctrl+s")
+        refused = chat.text
+        screen.query_one("#top_p", Input).value = "0.5"
+        await chat.press("ctrl+s")
+        await chat.say("go")
+        request = chat.bridge.engine.requests[-1]
+
+        assert "--top-p 2 is out of range." in refused
+        assert 0.5 == request.sampling.top_p
+        assert not request.speculation.history_drafts
+        assert "textual-light" == chat.app.theme
+
+
+@played
+async def test_leaving_the_settings_with_escape_changes_nothing() -> None:
+    async with chatting() as chat:
+        before = chat.bridge.settings
+        await chat.press("f2", "9", "escape")
+
+        assert before == chat.bridge.settings
+        assert isinstance(chat.app.screen, ChatScreen)
+
+
+@played
+async def test_the_keys_screen_states_the_identity_and_closes() -> None:
+    async with chatting(size=(100, 70)) as chat:
+        await chat.press("f1")
+        shown = chat.text
+        await chat.press("escape")
+
+        assert "Writing" in shown and "search earlier prompts" in shown
+        assert isinstance(chat.app.screen, ChatScreen)
+
+
+def test_the_help_covers_every_binding_command_and_term() -> None:
+    text = layout(help_blocks(), 200).plain
+    keys = " ".join(key for key, _ in KEYS)
+    bindings = [*ChatScreen.BINDINGS, *Prompt.BINDINGS, *Transcript.BINDINGS]
+
+    assert "emitted = accepted + rounds - clipped" in text
+    for binding in bindings:
+        names = binding.key.replace("escape", "esc").split(",")
+        documented = any(name in keys for name in names)
+        assert documented, f"{binding.id} ({binding.key}) is not in the help"
+    for command in COMMANDS:
+        assert command.usage in text
+
+
+def test_every_binding_has_an_id_that_is_used_once() -> None:
+    bindings = [
+        *ChatScreen.BINDINGS,
+        *Prompt.BINDINGS,
+        *Transcript.BINDINGS,
+        *Picker.BINDINGS,
+        *SessionsScreen.BINDINGS,
+    ]
+    ids = [binding.id for binding in bindings]
+
+    assert None not in ids
+    assert len(ids) == len(set(ids))
+
+
+@played
+async def test_the_palette_offers_the_chat_commands() -> None:
+    async with chatting() as chat:
+        titles = [command.title for command in chat.app.get_system_commands(chat.app.screen)]
+        await chat.press("ctrl+p")
+        opened = type(chat.app.screen).__name__
+
+        assert "CommandPalette" == opened
+        assert {"New chat", "Sessions", "Settings", "Telemetry", "Keys", "Quit"} <= set(titles)

@@ -1,0 +1,110 @@
+"""What the screen looks like at every size, as text that diffs; themes, NO_COLOR and ASCII."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flarechat.config import Settings
+from flarechat.ui import themes
+from flarechat.ui.format import ASCII, UNICODE, glyphs
+from tests.ui import scenes
+from tests.ui.harness import Chat, chatting, check_snapshot, played
+
+SIZES = [(120, 36), (80, 24), (60, 20), (40, 12)]
+
+
+async def mid_answer(chat: Chat) -> None:
+    """A chat in the middle of its second answer, with a prompt being written."""
+    await chat.say("What does this module do?")
+    await chat.answer()
+    await chat.say(scenes.QUESTION)
+    await chat.beat(6)
+    chat.prompt.put("and update the docstring too")
+    await chat.beat()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_chat_looks_as_stored(size: tuple[int, int]) -> None:
+    @played
+    async def run() -> None:
+        async with chatting(scenes.engine(2), size=size) as chat:
+            await mid_answer(chat)
+            check_snapshot(f"chat-{size[0]}x{size[1]}", chat.text)
+
+    run()
+
+
+@played
+async def test_the_chat_in_ascii_uses_nothing_else() -> None:
+    async with chatting(scenes.engine(2), size=(120, 36), marks=ASCII) as chat:
+        await mid_answer(chat)
+
+        assert [] == [c for c in chat.text if ord(c) > 126]
+        check_snapshot("chat-ascii", chat.text)
+
+
+@played
+async def test_the_telemetry_screen_looks_as_stored() -> None:
+    async with chatting(scenes.engine(2)) as chat:
+        await mid_answer(chat)
+        await chat.press("ctrl+t")
+        check_snapshot("telemetry-80x24", chat.text)
+
+
+@pytest.mark.parametrize("key", ["f1", "f2", "ctrl+o"])
+def test_every_window_looks_as_stored_and_survives_a_small_terminal(key: str) -> None:
+    @played
+    async def run() -> None:
+        async with chatting() as chat:
+            await chat.press(key)
+            check_snapshot(f"window-{key}", chat.text)
+            await chat.pilot.resize_terminal(20, 5)
+            await chat.pilot.pause()
+            await chat.pilot.resize_terminal(80, 24)
+            await chat.pilot.pause()
+            check_snapshot(f"window-{key}", chat.text)
+
+    run()
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_both_themes_draw_the_same_words_in_other_colours(theme: str) -> None:
+    @played
+    async def run() -> None:
+        async with chatting(scenes.engine(2), settings=Settings(theme=theme)) as chat:
+            await mid_answer(chat)
+            check_snapshot("chat-80x24", chat.text)
+            background = chat.app.screen.styles.background
+
+            assert (background.brightness < 0.5) == (theme == "dark")
+
+    run()
+
+
+def test_auto_follows_the_terminals_own_background() -> None:
+    assert "textual-light" == themes.choose("auto", {"COLORFGBG": "0;15"})
+    assert "textual-dark" == themes.choose("auto", {"COLORFGBG": "15;0"})
+    assert "nord" == themes.choose("auto", {"TEXTUAL_THEME": "nord"})
+
+
+def test_the_locale_chooses_the_glyphs() -> None:
+    assert ASCII == glyphs({"LC_ALL": "C", "LANG": "en_US.UTF-8"})
+    assert UNICODE == glyphs({"LANG": "en_US.UTF-8"})
+    assert ASCII == glyphs({"LANG": "de_DE.ISO-8859-1"})
+
+
+def test_the_interface_imports_no_torch() -> None:
+    code = (
+        "import sys, flarechat.ui.app, flarechat.ui.opening\n"
+        "import flarechat.ui.screens.sessions, flarechat.ui.screens.settings\n"
+        "print([n for n in ('torch', 'transformers', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True
+    )
+
+    assert "[]" == done.stdout.strip()

@@ -1,0 +1,151 @@
+"""Whatever ends the chat, the terminal is usable afterwards, seen through a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flarechat.chat import Conversation
+from flarechat.config import Settings
+from tests.fakes import ScriptedEngine
+
+CHAT = """
+import sys
+from flarechat.config import Settings
+from flarechat.ui import terminal
+from flarechat.ui.app import FlarechatApp
+from tests.fakes import ScriptedEngine, words
+
+def body():
+    app = FlarechatApp(Settings(), ScriptedEngine([words("word " * 5000)]))
+    app.run()
+    return app.return_code or 0
+
+sys.exit(terminal.supervise(body))
+"""
+OFF = ("\x1b[?1049l", "\x1b[?1000l", "\x1b[?1003l", "\x1b[?2004l", "\x1b[?25h")
+PATIENCE_S = 30
+
+
+class Window:
+    """A chat in a pseudo-terminal."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = pty.openpty()
+        termios.tcsetwinsize(self.slave, (24, 80))
+        self.before = termios.tcgetattr(self.slave)
+        root = Path(__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHAT],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            cwd=root,
+            env=os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(root)},
+            start_new_session=True,
+        )
+        self.output = ""
+
+    def read_until(self, text: str) -> None:
+        """Read what is drawn until `text` was."""
+        end = time.monotonic() + PATIENCE_S
+        while text not in self.output:
+            assert time.monotonic() < end, f"{text!r} never came: {self.output[-500:]!r}"
+            self._read()
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end and read the rest."""
+        end = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < end, "the chat does not end"
+            self._read()
+        self._read()
+        return self.process.returncode
+
+    def child(self) -> int:
+        """The process that draws, below the one that watches."""
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    def _read(self) -> None:
+        while select.select([self.master], [], [], 0.1)[0]:
+            self.output += os.read(self.master, 65536).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def window() -> Iterator[Window]:
+    opened = Window()
+    yield opened
+    opened.close()
+
+
+def assert_usable(window: Window) -> None:
+    """Every mode is off again after it was last on, and lines are edited by the terminal."""
+    for code in OFF:
+        assert code in window.output, f"{code!r} was not written"
+        switched_on = code.replace("l", "h") if code.endswith("l") else "\x1b[?25l"
+        assert window.output.rfind(code) > window.output.rfind(switched_on)
+    flags = termios.tcgetattr(window.slave)[3]
+    assert flags & (termios.ICANON | termios.ECHO) == window.before[3] & (
+        termios.ICANON | termios.ECHO
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_signal_saves_the_partial_turn_and_restores_the_terminal(
+    window: Window, number: signal.Signals
+) -> None:
+    window.read_until("IDLE")
+    window.type("hi\r")
+    window.read_until("GEN")
+    window.process.send_signal(number)
+    status = window.end()
+    resumed = Conversation.resume(ScriptedEngine(), Settings(), "hi")
+    turns = resumed.turns
+    resumed.close()
+
+    assert 128 + number == status
+    assert_usable(window)
+    assert ["hi", "partial"] == [turns[0].text, turns[1].status]
+    assert turns[1].text.startswith("word")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_chat_that_dies_leaves_a_usable_terminal_and_one_sentence(
+    window: Window, number: signal.Signals
+) -> None:
+    window.read_until("IDLE")
+    os.kill(window.child(), number)
+    status = window.end()
+
+    assert 128 + number == status
+    assert_usable(window)
+    assert f"flarechat: the chat ended without warning ({number.name})." in window.output
+
+
+def test_quitting_by_key_is_a_clean_exit(window: Window) -> None:
+    window.read_until("IDLE")
+    window.type("\x11")
+
+    assert 0 == window.end()
+    assert_usable(window)
