@@ -17,6 +17,7 @@ import flarechat
 from flarechat.errors import (
     EXIT_ENGINE,
     EXIT_INTERRUPTED,
+    EXIT_OK,
     FlarechatError,
     UsageError,
     print_error,
@@ -50,13 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    """Parse and call. typer's own `main` would turn closed output into exit code 1."""
     import typer
     from typer.main import get_command
 
     from flarechat.cli import app
 
+    command = get_command(app)
     try:
-        code = get_command(app).main(list(arguments), prog_name="flarechat", standalone_mode=False)
+        with command.make_context("flarechat", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as left:
+        return left.exit_code
     except typer.Abort:
         return EXIT_INTERRUPTED
     except Exception as error:
@@ -64,7 +70,7 @@ def _run(arguments: Sequence[str]) -> int:
         if usage is None:
             raise
         raise usage from None
-    return code if isinstance(code, int) else 0
+    return EXIT_OK
 
 
 def _usage(error: Exception) -> UsageError | None:

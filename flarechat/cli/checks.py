@@ -19,7 +19,7 @@ from typing import Any
 import flarechat
 from flarechat import paths
 from flarechat.config import FOLDER_FILE, Settings, load_settings
-from flarechat.errors import FlarechatError
+from flarechat.errors import FlarechatError, ModelError
 
 PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "textual", "typer")
 DEVICE_PATIENCE_S = 60
@@ -104,10 +104,11 @@ def _model(name: str) -> dict[str, Any]:
     """Whether the model is here; nothing is pulled to find out."""
     from flarechat.models import store
 
-    here = next((model for model in store.installed() if model.name == name), None)
-    if here:
-        return {"name": name, "here": True, "path": str(here.path)}
-    return {"name": name, "here": os.path.exists(os.path.expanduser(name))}
+    try:
+        path = store.resolve(name, pull_missing=False)
+    except ModelError:
+        return {"name": name, "here": False}
+    return {"name": name, "here": True, "path": str(path)}
 
 
 def _paths() -> dict[str, Any]:

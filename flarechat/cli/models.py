@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flarechat.cli.ask import confirmed
 from flarechat.cli.help import GroupedCommand, GroupedGroup
 from flarechat.cli.progress import Bar
 from flarechat.cli.table import print_table, size
@@ -32,10 +33,10 @@ def pull_model(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A known or a Hugging Face name.")],
 ) -> None:
     """Fetch a model; an interrupted pull leaves nothing half."""
-    from flarechat.models import pull
+    from flarechat.models import store
 
     with Bar() as bar:
-        path = pull.pull(name, lambda done, total: bar.show("download", done, total))
+        path = store.pull(name, lambda done, total: bar.show("download", done, total))
     print(path)
 
 
@@ -61,7 +62,7 @@ def remove(
     """Delete a pulled model."""
     from flarechat.models import store
 
-    if not yes and not typer.confirm(f"Delete the model {name}?", err=True):
+    if not yes and not confirmed(f"Delete the model {name}?"):
         raise typer.Exit(1)
     store.remove(name)
     print(f"{name} was deleted.", file=sys.stderr)

@@ -22,7 +22,7 @@ def run(
     settings: Settings,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[PROMPT]", help="What to ask; piped input goes before it."),
+        typer.Argument(metavar="PROMPT", help="What to ask; piped input goes before it."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events, one JSON object a line. Default: text.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flarechat.cli.ask import confirmed
 from flarechat.cli.help import GroupedCommand, GroupedGroup
 from flarechat.cli.table import age, print_table
 from flarechat.textsafe import strip_controls
@@ -71,7 +72,7 @@ def remove(
 
     path = store.find(name)
     shown = strip_controls(path.stem)
-    if not yes and not typer.confirm(f"Delete the session {shown}?", err=True):
+    if not yes and not confirmed(f"Delete the session {shown}?"):
         raise typer.Exit(1)
     store.remove(path)
     print(f"{shown} was deleted.", file=sys.stderr)

@@ -20,6 +20,7 @@ from flarechat.errors import SessionError, StorageError
 
 FORMAT = "flarechat-session"
 VERSION = 1
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def _header(path: Path, header: dict[str, Any] | None) -> dict[str, Any]:
             f"{path}, line 1, has session format {version}; this flarechat reads {VERSION}.",
             "The file was left as it is; open it with a newer flarechat.",
         )
-    if not re.fullmatch(r"[\w-]{1,64}", str(header.get("id", "")), re.ASCII):
+    session_id = header.get("id")
+    if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
         raise SessionError(
             f"{path}, line 1, has no usable session id.",
             'The file was left as it is; give its first line an "id" of letters and digits.',

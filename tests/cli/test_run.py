@@ -1,0 +1,259 @@
+"""`flarechat run`: streams, events, sessions and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flarechat import paths
+from flarechat.errors import ModelError
+from flarechat.sessions import store
+from flarechat.sessions.session import Session
+from tests.cli.conftest import Cli
+from tests.cli.scripted import refuse
+from tests.fakes import ScriptedEngine, words
+
+TEXT = "Hello there, you.\n"
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_answer_goes_to_stdout_and_nothing_else(cli: Cli) -> None:
+    got = cli("run", "Hi")
+
+    assert (0, TEXT) == (got.code, got.out)
+    assert got.engines[0].closed
+
+
+def test_an_answer_that_ends_with_a_line_break_gets_no_second(cli: Cli) -> None:
+    got = cli("run", "Hi", engine=lambda: ScriptedEngine([words("done\n")]))
+
+    assert "done\n" == got.out
+
+
+@pytest.mark.parametrize(
+    ("stdin", "arguments", "prompt"),
+    [
+        (b"", ("Hi",), "Hi"),
+        (b"some text\n", (), "some text"),
+        (b"some text\n", ("Sum it up",), "some text\n\nSum it up"),
+        ("naïve \U0001f98a".encode(), (), "naïve \U0001f98a"),
+        (b"bad \xff byte", (), "bad � byte"),
+        (b"  \n", ("Hi",), "Hi"),
+    ],
+)
+def test_piped_input_comes_before_the_argument(
+    cli: Cli, stdin: bytes, arguments: tuple[str, ...], prompt: str
+) -> None:
+    got = cli("run", *arguments, stdin=stdin)
+
+    [request] = got.engines[0].requests
+    assert [prompt] == [message.content for message in request.messages]
+
+
+@pytest.mark.parametrize("arguments", [(), ("",), ("  ",)])
+def test_without_a_prompt_it_says_so(cli: Cli, arguments: tuple[str, ...]) -> None:
+    got = cli("run", *arguments)
+
+    assert (2, "") == (got.code, got.out)
+    assert got.err.startswith("flarechat: There is no prompt.\n")
+    assert [] == got.engines
+
+
+def test_flags_reach_the_request_and_only_that_one(cli: Cli) -> None:
+    got = cli(
+        *("run", "--temperature", "0", "--top-k", "5", "--max-tokens", "9", "--stop", "a"),
+        *("--stop", "b", "--system", "Be brief.", "--no-mtp", "--no-history-drafts", "Hi"),
+    )
+
+    [request] = got.engines[0].requests
+    assert (0.0, 5, 0.9) == (
+        request.sampling.temperature,
+        request.sampling.top_k,
+        request.sampling.top_p,
+    )
+    assert (9, ("a", "b")) == (request.max_tokens, request.stop)
+    assert "system" == request.messages[0].role
+    assert (False, False, True) == (
+        request.speculation.mtp,
+        request.speculation.history_drafts,
+        request.speculation.adaptive,
+    )
+
+
+def test_flags_before_the_command_hold_for_it_unless_given_again(cli: Cli) -> None:
+    got = cli("--top-k", "5", "--seed", "3", "run", "--top-k", "6", "Hi")
+
+    [request] = got.engines[0].requests
+    assert (6, 3) == (request.sampling.top_k, request.sampling.seed)
+
+
+def test_the_folders_settings_hold(cli: Cli) -> None:
+    Path("flarechat.toml").write_text("max-tokens = 7\n")
+
+    [request] = cli("run", "Hi").engines[0].requests
+
+    assert 7 == request.max_tokens
+
+
+def test_json_prints_the_events_and_only_them(cli: Cli) -> None:
+    got = cli("run", "--json", "Hi")
+
+    printed = events(got.out)
+    finished = printed[-1]
+
+    assert 0 == got.code
+    assert ["started", "progress", "round", "delta"] == [e["event"] for e in printed[:4]]
+    assert {"started", "progress", "round", "delta", "finished"} == {e["event"] for e in printed}
+    assert 1 == len({e["request"] for e in printed})
+    assert "controller" not in finished
+    assert got.out.isascii()
+    rounds = [e for e in printed if e["event"] == "round"]
+    totals = finished["speculation"]
+    for name in ("offered", "accepted", "emitted", "clipped"):
+        assert totals[name] == sum(e[name] for e in rounds)
+    assert len(rounds) == totals["rounds"]
+    assert totals["emitted"] == totals["accepted"] + totals["rounds"] - totals["clipped"]
+    assert finished["usage"]["completion_tokens"] == totals["emitted"]
+    assert finished["text"] == "".join(e["text"] for e in printed if e["event"] == "delta")
+
+
+def test_json_events_have_the_published_fields(cli: Cli) -> None:
+    printed = {e["event"]: e for e in events(cli("run", "--json", "Hi").out)}
+
+    assert {
+        "event", "request", "index", "width", "source", "offered", "accepted", "emitted",
+        "clipped", "draft_sources", "sources", "ms", "context", "reason", "tokens", "lanes",
+        "match_length", "origin", "logprobs",
+    } == set(printed["round"])  # fmt: skip
+    assert {"event", "request", "text", "channel"} == set(printed["delta"])
+    assert {"event", "request", "done", "total"} == set(printed["progress"])
+    assert {
+        "event", "request", "reason", "text", "usage", "timings", "speculation", "stop", "error",
+    } == set(printed["finished"])  # fmt: skip
+    assert {
+        "rounds", "offered", "accepted", "emitted", "clipped", "mean_acceptance_length",
+        "draft_acceptance_rate", "acceptance_histogram", "by_depth", "by_source",
+        "cost_ms_by_width", "history", "context",
+    } == set(printed["finished"]["speculation"])  # fmt: skip
+
+
+def test_stats_are_one_line_on_stderr(cli: Cli) -> None:
+    got = cli("run", "--stats", "Hi", engine=lambda: ScriptedEngine([words("a b")]))
+
+    assert "a b\n" == got.out
+    assert (
+        "12 prompt tokens (0 restored), 2 answer tokens, first after 30 ms, 100.0 tok/s, "
+        "1.00 tok/round, 0 of 0 drafts accepted, stop\n"
+    ) == got.err
+
+
+def test_escape_sequences_never_reach_the_output_raw(cli: Cli) -> None:
+    text = cli("run", "Hi", engine="controls")
+    as_json = cli("run", "--json", "Hi", engine="controls")
+
+    assert "[31mred1m bell\ttabback\n" == text.out
+    assert not set("\x1b\x9b\x07\r") & set(as_json.out)
+    assert "\x1b[31mred" in events(as_json.out)[-1]["text"]
+
+
+def test_without_a_session_nothing_is_saved(cli: Cli) -> None:
+    cli("run", "Hi")
+
+    assert [] == os.listdir(paths.sessions_dir())
+
+
+def test_a_session_is_begun_and_continued(cli: Cli) -> None:
+    first = cli("run", "--session", "trip", "Hi")
+    second = cli("run", "--session", "trip", "Again")
+
+    [request] = second.engines[0].requests
+    assert (0, 0) == (first.code, second.code)
+    assert ["Hi", TEXT.strip(), "Again"] == [m.content for m in request.messages]
+    assert {"scripted": True} == request.controller
+    assert 4 == len(Session(store.find("trip")).tree.path())
+    assert ["trip.jsonl"] == os.listdir(paths.sessions_dir())
+
+
+def test_a_session_open_elsewhere_is_refused_before_anything_is_loaded(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi")
+    path = store.find("trip")
+    from flarechat.sessions.session import SessionWriter
+
+    writer, _ = SessionWriter.open(path)
+    got = cli("run", "--session", "trip", "Again")
+    writer.close()
+
+    assert (2, "") == (got.code, got.out)
+    assert f"flarechat: The session trip is open in process {os.getpid()}.\n" in got.err
+    assert [] == got.engines[0].drain()
+
+
+def test_a_notice_of_a_damaged_session_goes_to_stderr(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi")
+    with store.find("trip").open("a") as file:
+        file.write('{"torn')
+
+    got = cli("run", "--session", "trip", "Again")
+
+    assert (0, TEXT) == (got.code, got.out)
+    assert "flarechat: The last line of trip (line 4) was cut off and is left out.\n" in got.err
+    assert 4 == len(Session(store.find("trip")).tree.path())
+
+
+def test_an_alien_session_file_is_refused_and_left_alone(cli: Cli) -> None:
+    path = paths.sessions_dir() / "trip.jsonl"
+    path.write_text("my diary\n")
+
+    got = cli("run", "--session", "trip", "Hi")
+
+    assert 2 == got.code
+    assert f"{path}, line 1, is not the start of a flarechat session." in got.err
+    assert "my diary\n" == path.read_text()
+
+
+def test_an_answer_that_could_not_be_saved_fails_after_it_was_printed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    def refuse_all(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse_all)
+    got = cli("run", "--session", "trip", "Hi")
+
+    assert (1, TEXT) == (got.code, got.out)
+    assert "There is no space left for the session file" in got.err
+    assert "flarechat: The answer was not saved." in got.err
+
+
+def test_an_engine_that_cannot_start_gives_its_own_exit_code(cli: Cli) -> None:
+    got = cli("run", "Hi", engine=refuse(ModelError("There is no model 'x'.", "Pull it.")))
+
+    assert (3, "") == (got.code, got.out)
+    assert got.err == "flarechat: There is no model 'x'.\n           Pull it.\n"
+    assert got.engines[0].closed
+
+
+def test_an_answer_that_fails_keeps_its_text_and_exits_with_1(cli: Cli) -> None:
+    got = cli("run", "Hi", engine="failing")
+
+    assert (1, "Hello there.\n") == (got.code, got.out)
+    assert "flarechat: The engine lost its way.\n" in got.err
+
+
+def test_a_prompt_that_is_too_long_exits_with_2(cli: Cli) -> None:
+    text = cli("run", "Hi", engine="too-long")
+    as_json = cli("run", "--json", "Hi", engine="too-long")
+
+    assert (2, "") == (text.code, text.out)
+    assert "flarechat: The prompt has 9 tokens too many.\n" in text.err
+    assert 2 == as_json.code
+    assert "PromptTooLongError" == events(as_json.out)[-1]["error"]["kind"]

@@ -1,0 +1,154 @@
+"""Signals and closed pipes, met by a real process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flarechat.sessions import store
+from flarechat.sessions.session import Session
+
+ROOT = Path(__file__).parents[2]
+
+
+class Program:
+    """`flarechat run` over a scenario, its stderr read line by line."""
+
+    def __init__(self, scenario: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.scripted", scenario, "run", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout and self.process.stderr
+        self.stdout, self.stderr = self.process.stdout, self.process.stderr
+
+    def until(self, word: str) -> None:
+        for line in self.stderr:
+            if line.strip() == word:
+                return
+        raise AssertionError(f"it never said {word!r}")
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_stops_the_answer_and_keeps_what_exists(number: int, code: int) -> None:
+    program = Program("endless", "--session", "trip", "Hi")
+    program.until("delta")
+    program.process.send_signal(number)
+
+    got, out, err = program.ended()
+
+    assert code == got
+    assert out.startswith("word") and out.endswith("\n")
+    assert "Traceback" not in err
+    assert err.endswith("closed\n")
+    last = Session(store.find("trip")).tree.path()[-1]
+    assert "stopped" == last.status
+    assert out.split() == last.text.split()
+
+
+@pytest.mark.parametrize(("scenario", "moment"), [("loading", "loading"), ("prefill", "progress")])
+def test_an_interrupt_before_the_first_word_ends_at_once(scenario: str, moment: str) -> None:
+    program = Program(scenario, "Hi")
+    program.until(moment)
+    program.process.send_signal(signal.SIGINT)
+
+    got, out, err = program.ended()
+
+    assert (130, "") == (got, out)
+    assert "Traceback" not in err
+    assert err.endswith("closed\n")
+
+
+def test_an_interrupt_while_the_model_is_pulled_ends_at_once(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from flarechat import launch\n"
+        "from flarechat.__main__ import main\n"
+        "def engine_of(settings, progress):\n"
+        "    print('pulling', file=sys.stderr, flush=True)\n"
+        "    time.sleep(60)\n"
+        "launch.engine_of = engine_of\n"
+        "sys.exit(main(['run', 'Hi']))\n"
+    )
+    program = Program.__new__(Program)
+    program.process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.process.stdout and program.process.stderr
+    program.stdout, program.stderr = program.process.stdout, program.process.stderr
+    program.until("pulling")
+    program.process.send_signal(signal.SIGINT)
+
+    assert (130, "", "") == program.ended()
+
+
+def test_a_second_interrupt_does_not_wait_for_the_engine() -> None:
+    program = Program("deaf", "Hi")
+    program.until("delta")
+    program.process.send_signal(signal.SIGINT)
+    program.until("ignored")
+    program.process.send_signal(signal.SIGINT)
+
+    got, _, err = program.ended()
+
+    assert 130 == got
+    assert "Traceback" not in err
+    assert err.endswith("closed\n")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_reader_that_goes_away_ends_it_quietly(arguments: tuple[str, ...]) -> None:
+    program = Program("endless", *arguments, "Hi")
+    assert program.stdout.read(1)
+    program.stdout.close()
+
+    program.until("closed")
+    rest = program.stderr.read()
+    program.stderr.close()
+
+    assert 141 == program.process.wait(20)
+    assert "" == rest
+
+
+def test_head_takes_one_line_and_the_engine_is_closed() -> None:
+    command = (
+        f'{sys.executable} -m tests.cli.scripted endless run --json Hi 2>"$ERR" | head -n 1; '
+        "echo ${PIPESTATUS[0]}"
+    )
+    err = Path(os.environ["FLARECHAT_HOME"]).parent / "err"
+
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env={**os.environ, "ERR": str(err)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+    first, code = done.stdout.splitlines()
+    assert first.startswith('{"event":"started"')
+    assert "141" == code
+    assert "closed" == err.read_text().splitlines()[-1]
+    assert "" == done.stderr
