@@ -14,8 +14,8 @@ from pathlib import Path
 PACKAGES = ("flarechat", "torch", "numpy", "safetensors", "tokenizers", "textual")
 
 
-def host() -> dict[str, str | int]:
-    """System and processor."""
+def host() -> dict[str, str | int | list[float]]:
+    """System, processor and how busy it was over the last 1, 5 and 15 minutes."""
     return {
         "system": platform.system(),
         "release": platform.release(),
@@ -23,6 +23,7 @@ def host() -> dict[str, str | int]:
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "python": platform.python_version(),
+        "load": _load(),
     }
 
 
@@ -35,6 +36,14 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _load() -> list[float]:
+    """The load averages; empty where the system keeps none."""
+    try:
+        return [round(load, 2) for load in os.getloadavg()]
+    except (AttributeError, OSError):
+        return []
 
 
 def _processor() -> str:

@@ -22,6 +22,7 @@ from flarechat.protocol import MAX_DRAFT_TOKENS, ModelInfo, SpeculationSummary
 
 SCHEMA = 1
 PLAIN_WIDTH = 120
+NOISE = 1.2
 IDENTITY = (
     "emitted = accepted + rounds - clipped; tok/round = emitted / rounds, the target's own token "
     "included; ratio = tok/s over the off arm's, same prompt and same repeat"
@@ -135,6 +136,7 @@ def remarks(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[str]:
             f"No ratio for {', '.join(idle)}: without copies only a draft head could offer drafts, "
             "and none did, so these rounds were plain ones."
         )
+    lines.extend(_noise(arms))
     if looping := sorted({row.workload for row in rows if row.loops and not row.repetition_asked}):
         lines.append(
             f"Answers to {', '.join(looping)} repeat themselves: "
@@ -143,6 +145,18 @@ def remarks(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[str]:
     if other := sorted({f"{row.arm}/{row.workload}" for row in rows if row.same_text is False}):
         lines.append(f"Text differs from off: {', '.join(other)}.")
     return lines
+
+
+def _noise(arms: Iterable[ArmSummary]) -> list[str]:
+    """A warning when plain rounds, the same work in every arm, did not take the same time."""
+    widths = [arm.speculation.cost_ms_by_width for arm in arms]
+    plain = sorted(costs["1"] for costs in widths if "1" in costs)
+    if not plain or plain[-1] <= NOISE * plain[0]:
+        return []
+    return [
+        f"A plain round took {plain[0]:.0f} ms in one arm and {plain[-1]:.0f} in another: the "
+        "machine was busy with other work, so the ratios say little. Run it again."
+    ]
 
 
 def _range(spread: Spread | None, digits: int) -> str:

@@ -24,7 +24,7 @@ ALL_ARMS = "off,fixed,adaptive,adaptive+history"
 def bench(doors: Any = None, **changed: Any) -> int:
     options: dict[str, Any] = {
         "arms": ALL_ARMS,
-        "workload": "chat,edit",
+        "workload": "chat,letter",
         "json_path": None,
         "replay": None,
         "repeats": 2,
@@ -67,7 +67,9 @@ def test_the_file_says_where_and_how_and_keeps_every_sample(tmp_path: Path) -> N
         data["complete"],
         len(data["samples"]),
     )
-    assert {"system", "machine", "processor", "cores", "python", "release"} == set(data["host"])
+    assert {"system", "machine", "processor", "cores", "python", "release", "load"} == set(
+        data["host"]
+    )
     assert "f" * 64 == data["model"]["fingerprint"]
     assert {"rounds", "usage", "timings", "seed", "text"} <= set(data["samples"][0])
     assert isinstance(data["command"], list)

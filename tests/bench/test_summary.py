@@ -121,3 +121,21 @@ def test_the_worst_row_is_named(samples: list[Sample]) -> None:
     rows = rows_of(slowed, ARMS, WORKLOADS)
 
     assert "Worst row: 0.50x repeat with fixed." in remarks(rows, arms_of(rows, slowed, ARMS))
+
+
+def test_a_busy_machine_is_told_by_plain_rounds_that_cost_more_in_another_arm(
+    samples: list[Sample],
+) -> None:
+    def busy(factor: float) -> list[str]:
+        shown = [
+            replace(s, rounds=tuple(replace(r, ms=r.ms * factor) for r in s.rounds))
+            if s.arm == "fixed"
+            else s
+            for s in samples
+        ]
+        rows = rows_of(shown, ARMS, WORKLOADS)
+        return [r for r in remarks(rows, arms_of(rows, shown, ARMS)) if "busy" in r]
+
+    assert [] == busy(1.1)
+    (line,) = busy(1.5)
+    assert line.startswith("A plain round took 10 ms in one arm and 15 in another")

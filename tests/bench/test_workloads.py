@@ -17,8 +17,8 @@ def test_the_built_in_set_covers_every_kind_of_text() -> None:
     assert {"chat", "prose", "code", "edit", "repeat", "summary"} == categories
 
 
-def test_names_are_chosen_in_the_order_of_the_set() -> None:
-    assert ["prose", "edit"] == [w.name for w in load_workloads("edit, prose")]
+def test_names_and_categories_are_chosen_in_the_order_of_the_set() -> None:
+    assert ["prose", "letter", "program"] == [w.name for w in load_workloads("edit, prose")]
 
 
 def test_only_the_repeat_prompt_asks_for_repetition() -> None:
