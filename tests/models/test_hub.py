@@ -26,6 +26,8 @@ def test_a_model_appears_under_its_name_once_it_is_whole() -> None:
     assert "org/tiny-1.5" == hub.name_of(path)
     assert ["config.json", "model.safetensors"] == sorted(p.name for p in path.iterdir())
     assert (92, 92) == seen[-1]
+    assert [".hub", "org--tiny-1.5"] == sorted(p.name for p in paths.models_dir().iterdir())
+    assert ["org--tiny-1.5.lock"] == [p.name for p in (paths.models_dir() / ".hub").iterdir()]
 
 
 def test_an_interrupted_download_shows_up_nowhere_and_is_continued() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flarechat.engine.text.stops import StopMatcher
 
 LETTERS = st.sampled_from("ab")
-TEXTS = st.text(LETTERS, max_size=40)
-STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=4)
+TEXTS = st.text(LETTERS, min_size=8, max_size=40) | st.text(LETTERS, max_size=8)
+# Short stops end nearly every text at once; most lists have none.
+STOPS = st.lists(st.text(LETTERS, min_size=3, max_size=6), min_size=1, max_size=3) | st.lists(
+    st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=4
+)
 
 
 def oracle(text: str, stops: list[str]) -> tuple[str, str | None]:
@@ -31,6 +34,7 @@ def run(matcher: StopMatcher, pieces: list[str]) -> tuple[str, str | None]:
     return shown + matcher.flush(), matcher.hit
 
 
+@settings(max_examples=400, deadline=None)
 @given(text=TEXTS, stops=STOPS, cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cut_of_a_text_finds_what_searching_the_whole_finds(
     text: str, stops: list[str], cuts: list[int]
@@ -75,6 +79,11 @@ def test_a_stop_inside_the_beginning_of_an_earlier_one_waits_for_it() -> None:
     assert ("x", "abcd") == run(StopMatcher(["bc", "abcd"]), ["xab", "c", "d"])
     assert ("xa", "bc") == run(StopMatcher(["bc", "abcd"]), ["xab", "c", "e"])
     assert ("xa", "bc") == run(StopMatcher(["bc", "abcd"]), ["xab", "c"])
+
+
+def test_a_stop_is_found_behind_a_false_start_of_itself() -> None:
+    assert ("a", "aab") == run(StopMatcher(["aab"]), ["a", "aa", "b"])
+    assert ("aba", "abac") == run(StopMatcher(["abac", "cc"]), ["abaabac"])
 
 
 def test_without_stops_text_passes_through() -> None:
