@@ -154,10 +154,10 @@ def _check(
     allowed = set(expected) | ({"lm_head.weight"} if args.tie_word_embeddings else set())
     missing = sorted(set(expected) - set(tensors))
     surplus = sorted(n for n in set(tensors) - allowed if not n.endswith(_IGNORED))
-    for names, what in ((missing, "lacks"), (surplus, "has unexpected")):
+    for names, what in ((missing, "lacks the"), (surplus, "has the unexpected")):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ModelError(f"The checkpoint {what} the tensor {names[0]}{more}.", remedy)
+            raise ModelError(f"The checkpoint {what} tensor {names[0]}{more}.", remedy)
     for name, shape in expected.items():
         found = tuple(tensors[name].shape)
         if found != shape:
