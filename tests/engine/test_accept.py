@@ -180,4 +180,6 @@ def test_match_says_the_same_at_every_width() -> None:
         assert torch.equal(
             alone, play(target, LawDrafter(target), FILTERED, "match", depth, 500)[0]
         )
-        assert torch.equal(alone, play(target, PointDrafter(1, CPU), FILTERED, "match", depth, 500)[0])
+        assert torch.equal(
+            alone, play(target, PointDrafter(1, CPU), FILTERED, "match", depth, 500)[0]
+        )
