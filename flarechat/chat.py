@@ -127,6 +127,8 @@ class Conversation:
 
     def bind(self, model: ModelInfo) -> None:
         """Learn which model answers; a turn sent before this is submitted now."""
+        if model == self._model:
+            return
         self._model = model
         known = self._tree.model
         if known.get("fingerprint") and known["fingerprint"] != model.fingerprint:

@@ -386,6 +386,7 @@ def test_another_model_goes_on_with_a_notice_and_a_line() -> None:
     conversation.close()
 
     conversation = resumed(engine, "hi", model=OTHER)
+    conversation.bind(OTHER)
     assert ["hi was written with scripted-1m; other-2m goes on with it."] == conversation.notices
     play(conversation, engine, "Again")
     conversation.close()

@@ -77,19 +77,6 @@ def chat(
         )
     from flarechat.ui.app import run_app
 
-    settings, named = _taken_up(settings)
-    code = run_app(settings, resume=resume or named, continue_last=continue_last)
+    code = run_app(settings, resume=resume, continue_last=continue_last)
     if code:
         raise typer.Exit(code)
-
-
-def _taken_up(settings: Settings) -> tuple[Settings, str | None]:
-    """The settings without a `session` that is there already, and that session's name."""
-    import dataclasses
-
-    from flarechat.sessions import store
-
-    name = settings.session
-    if name is None or not store.exists(name):
-        return settings, None
-    return dataclasses.replace(settings, session=None), name

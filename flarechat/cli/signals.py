@@ -33,9 +33,12 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         for number in SIGNALS:
-            # Under nohup a hang-up is ignored, and stays so.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._handle)
+            before = signal.getsignal(number)
+            # Under nohup a hang-up is ignored, and stays so. A shell's background job ignores
+            # SIGINT too, but whoever sends one to it by hand means it.
+            if before != signal.SIG_IGN or number == signal.SIGINT:
+                self._before[number] = before
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

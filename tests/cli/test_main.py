@@ -204,20 +204,18 @@ def test_output_in_a_poor_encoding_is_replaced_not_refused() -> None:
     assert (0, b"caf?\n", b"") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_the_chat_gets_the_settings_and_the_session(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chat_gets_the_settings_and_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = chat_calls(monkeypatch)
-    cli("run", "--session", "trip", "Hi")
     in_a_terminal(monkeypatch)
 
-    assert 0 == main(["--top-k", "3", "--resume", "trip"])
-    assert 0 == main(["--continue"])
-    assert 0 == main(["--session", "trip"])
-    assert 0 == main(["--session", "new"])
+    codes = [
+        main(["--top-k", "3", "--resume", "trip"]),
+        main(["--continue"]),
+        main(["--session", "new"]),
+    ]
 
-    assert [(3, None, "trip", False), (None, None, None, True)] == calls[:2]
-    assert [(None, None, "trip", False), (None, "new", None, False)] == calls[2:]
+    assert [0, 0, 0] == codes
+    assert [(3, None, "trip", False), (None, None, None, True), (None, "new", None, False)] == calls
 
 
 def chat_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from flarechat.cli import turn
+from flarechat.cli.turn import STOP_PATIENCE_S
+from flarechat.protocol import Request
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
+from tests.cli.conftest import Cli
+from tests.cli.scripted import Deaf
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,9 +26,10 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """`flarechat run` over a scenario, its stderr read line by line."""
 
-    def __init__(self, scenario: str, *arguments: str) -> None:
+    def __init__(self, scenario: str, *arguments: str, shell: str = "") -> None:
+        command = [sys.executable, "-m", "tests.cli.scripted", scenario, "run", *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cli.scripted", scenario, "run", *arguments],
+            ["sh", "-c", f"{shell} {shlex.join(command)}"] if shell else command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -102,18 +110,52 @@ def test_an_interrupt_while_the_model_is_pulled_ends_at_once(tmp_path: Path) -> 
     assert (130, "", "") == program.ended()
 
 
+@pytest.mark.parametrize(
+    ("ignored", "sent", "code"),
+    [("INT", signal.SIGINT, 130), ("HUP", signal.SIGHUP, None)],
+)
+def test_a_background_job_can_be_interrupted_and_nohup_holds(
+    ignored: str, sent: int, code: int | None
+) -> None:
+    program = Program("endless", "Hi", shell=f"trap '' {ignored}; exec")
+    program.until("delta")
+    program.process.send_signal(sent)
+    if code is None:
+        program.until("delta")
+        program.process.send_signal(signal.SIGTERM)
+
+    assert (code or 143) == program.ended()[0]
+
+
 def test_a_second_interrupt_does_not_wait_for_the_engine() -> None:
     program = Program("deaf", "Hi")
     program.until("delta")
     program.process.send_signal(signal.SIGINT)
     program.until("ignored")
     program.process.send_signal(signal.SIGINT)
+    began = time.monotonic()
 
     got, _, err = program.ended()
 
     assert 130 == got
+    assert time.monotonic() - began < STOP_PATIENCE_S - 1
     assert "Traceback" not in err
     assert err.endswith("closed\n")
+
+
+def test_an_engine_that_does_not_stop_is_left_after_a_while(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(Deaf):
+        def submit(self, request: Request) -> None:
+            super().submit(request)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(turn, "STOP_PATIENCE_S", 0.05)
+    got = cli("run", "Hi", engine=Interrupting)
+
+    assert 130 == got.code
+    assert got.engines[0].closed
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
