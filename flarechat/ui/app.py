@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 from typing import ClassVar
 
 from textual import events
@@ -132,7 +132,7 @@ class FlarechatApp(App[None]):
     def on_unmount(self) -> None:
         if self.bridge.error and self.bridge.model is None:
             self.problem = self.bridge.error.exception()
-        self.bridge.close()
+        self.bridge.conversation.close()
 
     def _watch_signals(self) -> None:
         """Leave in order on SIGTERM and SIGHUP; the turn under way is saved on the way out."""
@@ -148,20 +148,23 @@ class FlarechatApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         """Leave with one sentence; the traceback goes to a file. Tests still see the exception."""
         if not self.is_headless:
-            self.problem = FlarechatError(
-                f"The chat failed: {type(error).__name__}: {error}.",
-                f"The report is in {write_report(error)}; flarechat --continue goes on.",
-            )
+            if self.problem is None:
+                self.problem = FlarechatError(
+                    f"The chat failed: {type(error).__name__}: {error}.", write_report(error)
+                )
             self.exit(return_code=self.problem.exit_code)
             return
         super()._handle_exception(error)
 
 
-def write_report(error: Exception) -> Path:
-    """Write a crash report and return its path."""
-    path = paths.logs_dir() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-    path.write_text("".join(traceback.format_exception(error)), "utf-8")
-    return path
+def write_report(error: Exception) -> str:
+    """Write a crash report; returns the sentence that says where it is."""
+    try:
+        path = paths.logs_dir() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+        path.write_text("".join(traceback.format_exception(error)), "utf-8")
+    except (FlarechatError, OSError):
+        return "No report could be written. `flarechat --continue` goes on with the chat."
+    return f"The report is in {path}. `flarechat --continue` goes on with the chat."
 
 
 def run_app(settings: Settings, *, resume: str | None, continue_last: bool) -> int:
@@ -171,19 +174,25 @@ def run_app(settings: Settings, *, resume: str | None, continue_last: bool) -> i
             UsageError("The chat needs a terminal.", "Use `flarechat run` in pipes and scripts.")
         )
         return EXIT_USAGE
-    return terminal.supervise(lambda: _run(settings, resume, continue_last))
+    return terminal.supervise(lambda: _start(settings, resume, continue_last))
 
 
-def _run(settings: Settings, resume: str | None, continue_last: bool) -> int:
+def _start(settings: Settings, resume: str | None, continue_last: bool) -> int:
     """The life of the chat's process."""
     from flarechat.launch import open_engine
     from flarechat.ui.opening import LateEngine
 
-    engine = LateEngine(lambda progress: open_engine(settings, progress))
+    engine = LateEngine(partial(open_engine, settings))
+    return live(settings, engine, resume=resume, continue_last=continue_last)
+
+
+def live(settings: Settings, engine: EngineDoor, *, resume: str | None, continue_last: bool) -> int:
+    """Run one chat over an engine, end both, and say what went wrong; returns the exit code."""
     app = FlarechatApp(settings, engine, resume=resume, continue_last=continue_last)
     try:
         app.run()
     finally:
+        app.bridge.conversation.close()
         engine.close()
     if app.problem:
         print_error(app.problem, sys.stderr)

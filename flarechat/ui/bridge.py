@@ -155,11 +155,6 @@ class Bridge:
         """Open the conversation of exactly this name, or begin it."""
         self._change(Conversation.open(self.engine, self.settings, name))
 
-    def close(self) -> None:
-        """Save what there is and end the engine."""
-        self.conversation.close()
-        self.engine.close()
-
     def _change(self, conversation: Conversation) -> None:
         self.conversation.close()
         self.conversation = conversation

@@ -81,10 +81,11 @@ class Dashboard:
         transcript = self._screen.query_one(Transcript)
         unseen = transcript.unseen_lines()
         hint = "" if transcript.following else f"{self._marks.down} {unseen} new  End = follow"
-        transcript.border_subtitle = hint
         line = self._screen.query_one("#hint", Line)
-        line.say(hint)
-        line.set_class(bool(hint), "-shown")
+        if hint != line.text:
+            transcript.border_subtitle = hint
+            line.say(hint)
+            line.set_class(bool(hint), "-shown")
 
     # Layout by size
 

@@ -80,6 +80,11 @@ def number(value: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}" if value else "-"
 
 
+def rate(value: float) -> str:
+    """A speed: 2.8, 89.4, 269; "-" when it was never measured."""
+    return number(value, 1 if value < 100 else 0)
+
+
 def seconds(value: float) -> str:
     """An elapsed time: 2.3 s, 1 m 05 s."""
     if value < 60:

@@ -10,14 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from markdown_it import MarkdownIt
-from markdown_it.tree import SyntaxTreeNode
 from rich.cells import cell_len
 from textual.content import Content
 
 from flarechat.ui.format import UNICODE, Glyphs
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
 
 CODE = "$foreground on $surface"
 CODE_LABEL = "$foreground 60% on $surface"
@@ -125,12 +127,17 @@ class Rule:
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
+    """The parser, imported at the first answer rather than before the first paint."""
+    from markdown_it import MarkdownIt
+
     parser = MarkdownIt("commonmark", {"html": False})
     return parser.enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
 
 
 def blocks(text: str, marks: Glyphs = UNICODE, *, colour: bool = True) -> list[Block]:
     """The blocks of a Markdown text, in order; `colour` False leaves code unhighlighted."""
+    from markdown_it.tree import SyntaxTreeNode
+
     root = SyntaxTreeNode(_parser().parse(text))
     writer = _Writer(marks, colour)
     return [part for node in root.children for part in writer.walk(node, "", "", True)]

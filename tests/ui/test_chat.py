@@ -112,7 +112,9 @@ async def test_a_finished_turn_is_one_widget_and_equals_a_fresh_parse() -> None:
 
         assert streaming == len(chat.screen.query("#transcript *"))
         assert 4 == len(views)
-        assert fresh.page(70).plain == views[-1].page(70).plain
+        assert [line.plain for line in fresh.lines(70)] == [
+            line.plain for line in views[-1].lines(70)
+        ]
         assert [] == chat.screen.query_one(TailView).parts
 
 
@@ -297,7 +299,7 @@ async def test_a_refused_turn_gives_the_text_back() -> None:
 
 
 @played
-async def test_quitting_saves_the_partial_turn_and_closes_the_engine() -> None:
+async def test_quitting_saves_the_partial_turn() -> None:
     engine = ScriptedEngine([words("one two three four")])
     async with chatting(engine) as chat:
         await chat.say("count")
@@ -306,7 +308,6 @@ async def test_quitting_saves_the_partial_turn_and_closes_the_engine() -> None:
     async with chatting(continue_last=True) as chat:
         turn = chat.bridge.conversation.turns[-1]
 
-    assert engine.closed
     assert ("partial", "one two") == (turn.status, turn.text)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flarechat import paths
 from flarechat.chat import Conversation
 from flarechat.config import Settings
 from tests.fakes import ScriptedEngine
@@ -23,15 +24,17 @@ CHAT = """
 import sys
 from flarechat.config import Settings
 from flarechat.ui import terminal
-from flarechat.ui.app import FlarechatApp
+from flarechat.ui.app import live
 from tests.fakes import ScriptedEngine, words
 
-def body():
-    app = FlarechatApp(Settings(), ScriptedEngine([words("word " * 5000)]))
-    app.run()
-    return app.return_code or 0
+class Breaking(ScriptedEngine):
+    def submit(self, request):
+        if request.messages[-1].content == "break":
+            raise ValueError("planted")
+        super().submit(request)
 
-sys.exit(terminal.supervise(body))
+engine = Breaking([words("word " * 5000)])
+sys.exit(terminal.supervise(lambda: live(Settings(), engine, resume=None, continue_last=False)))
 """
 OFF = ("\x1b[?1049l", "\x1b[?1000l", "\x1b[?1003l", "\x1b[?2004l", "\x1b[?25h")
 PATIENCE_S = 30
@@ -149,3 +152,18 @@ def test_quitting_by_key_is_a_clean_exit(window: Window) -> None:
 
     assert 0 == window.end()
     assert_usable(window)
+
+
+def test_a_fault_in_the_interface_is_one_sentence_and_a_report(window: Window) -> None:
+    window.read_until("IDLE")
+    window.type("break\r")
+    status = window.end()
+    reports = list(paths.logs_dir().glob("crash-*.txt"))
+
+    assert 1 == status
+    assert_usable(window)
+    assert "flarechat: The chat failed: ValueError: planted." in window.output
+    assert "Traceback" not in window.output
+    assert ["Traceback (most recent call last):"] == [
+        report.read_text("utf-8").splitlines()[0] for report in reports
+    ]

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -25,7 +26,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box -small") as box:
-            box.border_title = self._question
+            box.border_title = Content(self._question)
             box.border_subtitle = "y yes  n no"
             yield Static(f"{self._warning}\nPress y to go on, n to keep it.", markup=False)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
 from flarechat.protocol import DRAFT_SOURCES, TAIL_SOURCES
-from flarechat.ui.format import Glyphs, bar, count, fit, number, percent, sparkline, spread
+from flarechat.ui.format import Glyphs, bar, count, fit, number, percent, rate, sparkline, spread
 from flarechat.ui.meter import View, WidthCost
 
 Lines = list[str]
@@ -26,7 +27,7 @@ def speed_lines(view: View, width: int, marks: Glyphs) -> Lines:
     gain = f"x{view.gain:.1f} est" if view.gain else "x - est"
     prefill = f"{count(view.prefill)} tok/s" if view.prefill else "-"
     first = f"{view.first_token_ms:.0f} ms" if view.first_token_ms else "-"
-    speed = f"{number(view.now)} tok/s now   {number(view.turn, 0)} turn"
+    speed = f"{number(view.now)} tok/s now   {rate(view.turn)} turn"
     return [
         spread(speed, gain, width, marks),
         sparkline(view.speeds, width, marks),
@@ -54,8 +55,8 @@ def draft_lines(view: View, width: int, marks: Glyphs) -> Lines:
 
 
 def _draft_row(label: str, offered: int, accepted: int, emitted: int) -> str:
-    rate = percent(accepted, offered)
-    return f"{label:8}{count(offered):>7}{count(accepted):>9}{count(emitted):>8}{rate:>5}"
+    share = percent(accepted, offered)
+    return f"{label:8}{count(offered):>7}{count(accepted):>9}{count(emitted):>8}{share:>5}"
 
 
 def depth_lines(view: View, width: int, marks: Glyphs) -> Lines:
@@ -83,10 +84,18 @@ def cost_lines(view: View, width: int, marks: Glyphs) -> Lines:
     rows = [f"{'width':>5}{'rounds':>8}{'ms p50':>8}{'tok/rnd':>9}{'tok/s':>7}"]
     for cost in costs:
         ms, yielded = number(cost.ms), number(cost.tokens_per_round, 2)
-        rate = number(cost.tokens_per_second, 0)
-        rows.append(f"{cost.label:>5}{cost.rounds:>8}{ms:>8}{yielded:>9}{rate:>7}")
-    rows.append(fit(f"last: {view.reason}" if view.reason else "", width, marks))
+        speed = rate(cost.tokens_per_second)
+        rows.append(f"{cost.label:>5}{cost.rounds:>8}{ms:>8}{yielded:>9}{speed:>7}")
+    rows.append(reason_lines(view, width, marks)[0])
     return rows
+
+
+def reason_lines(view: View, width: int, marks: Glyphs) -> tuple[str, str]:
+    """Why the last round had its width: a line, and what did not fit on it."""
+    first, rest = "", f"last: {view.reason}".split() if view.reason else []
+    while rest and cell_len(first) + cell_len(rest[0]) < width:
+        first = f"{first} {rest.pop(0)}".lstrip()
+    return fit(first or " ".join(rest), width, marks), " ".join(rest) if first else ""
 
 
 def copy_lines(view: View, width: int, marks: Glyphs, name: Namer) -> Lines:
@@ -106,11 +115,11 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     """Two lines that hold the essence of all panels."""
     summary = view.summary
     gain = f"x{view.gain:.1f}" if view.gain else "x-"
-    rate = percent(summary.accepted, summary.offered)
-    speed = f"{number(view.now, 0)} tok/s {gain}"
+    share = percent(summary.accepted, summary.offered)
+    speed = f"{rate(view.now)} tok/s {gain}"
     totals = (
         f"{number(summary.mean_acceptance_length, 2)} tok/round  off {count(summary.offered)}"
-        f" acc {count(summary.accepted)} emit {count(summary.emitted)} {rate}"
+        f" acc {count(summary.accepted)} emit {count(summary.emitted)} {share}"
     )
     room = max(width - len(speed) - len(totals) - 3, 0)
     first = f"{speed} {sparkline(view.speeds, room, marks)}  {totals}"
@@ -128,7 +137,7 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
 class Panel(Widget):
     """A titled box whose lines come from a View."""
 
-    DEFAULT_CSS = "Panel { width: 1fr; padding: 0 1; }"
+    DEFAULT_CSS = "Panel { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
     TITLE = ""
     ROWS = 1
     EDGES = 2
@@ -199,6 +208,7 @@ class CostPanel(Panel):
     TITLE, ROWS = "Round cost by verify width", 5
 
     def compose_lines(self, view: View, width: int) -> Lines:
+        self.border_subtitle = Content(reason_lines(view, width, self.marks)[1])
         return cost_lines(view, width, self.marks)
 
 

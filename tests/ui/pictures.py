@@ -1,0 +1,75 @@
+"""Draws the pictures in docs/ from a real chat: `python -m tests.ui.pictures [model]`.
+
+Asks the real model two questions at temperature 0, in a home of its own, and exports the screen
+wide and narrow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from flarechat.config import Settings
+from flarechat.launch import open_engine
+from flarechat.models import store
+from flarechat.protocol import EngineDoor
+from flarechat.ui.app import FlarechatApp
+from flarechat.ui.opening import LateEngine
+
+DOCS = Path(__file__).parents[2] / "docs"
+PICTURES = (("chat-wide.svg", (120, 36), "dark"), ("chat-narrow.svg", (80, 24), "light"))
+LETTER = (
+    "Dear Ms Green, thank you for your order of three blue lamps. They left our store this "
+    "morning and will reach you on Friday. Please keep the boxes. Yours, Ada Stone"
+)
+QUESTIONS = (
+    "What is the capital of France?",
+    f"Repeat this letter exactly, word for word, twice: {LETTER}",
+)
+
+
+async def ask(app: FlarechatApp, pilot: Pilot[None], question: str) -> None:
+    """Send a question and wait for the end of its answer."""
+    app.chat.prompt.put(question)
+    await pilot.press("enter")
+    while app.bridge.busy:
+        await pilot.pause(0.2)
+    await pilot.pause(0.6)
+
+
+async def picture(settings: Settings, engine: EngineDoor, size: tuple[int, int]) -> str:
+    """The screen after the questions, as SVG."""
+    app = FlarechatApp(settings, engine)
+    async with app.run_test(size=size) as pilot:
+        app.chat.prompt.burst_gap, app.chat.prompt.cursor_blink = 0.0, False
+        while app.bridge.model is None:
+            if app.bridge.error:
+                raise app.bridge.error.exception()
+            await pilot.pause(0.2)
+        for question in QUESTIONS:
+            await ask(app, pilot, question)
+        return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(simplify=True))
+
+
+def main() -> None:
+    """Draw every picture."""
+    model = str(store.resolve(sys.argv[1] if len(sys.argv) > 1 else "smollm2"))
+    for name, size, theme in PICTURES:
+        with tempfile.TemporaryDirectory() as home:
+            os.environ["FLARECHAT_HOME"] = home
+            settings = Settings(model=model, theme=theme, temperature=0.0, max_tokens=160)
+            with closing(LateEngine(partial(open_engine, settings))) as engine:
+                drawn = asyncio.run(picture(settings, engine, size))
+            (DOCS / name).write_text(drawn, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
