@@ -54,8 +54,13 @@ class Attention:
         """One lane: q [heads, T, D] over k, v [kv_heads, extent, D] → [T, heads * D].
 
         The query heads of a group become extra rows of their kv head, so k and v are read once.
+        A lone row travels with a copy of itself: the product of two rows and more sums in one
+        order, that of a single one in another, and a row must not depend on the width.
         """
-        group, length = self.heads // self.kv_heads, q.shape[1]
+        length = q.shape[1]
+        if length == 1:
+            return self._attend(q.expand(-1, 2, -1), k, v, mask.expand(2, -1))[:1]
+        group = self.heads // self.kv_heads
         rows = q.reshape(self.kv_heads, group * length, self.head_dim)
         tiled = mask.repeat(group, 1)
         out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=tiled)[0]
