@@ -52,10 +52,14 @@ def test_events_of_a_chat_that_was_left_touch_nothing() -> None:
     bridge.send("one")
     bridge.pump()
     bridge.new()
+    bridge.send("two")
     beat = bridge.pump()
 
     assert [] == beat.touched
-    assert [] == bridge.conversation.turns
+    assert ("PREFILL", None) == (bridge.state, bridge.last)
+    while bridge.busy:
+        bridge.pump()
+    assert ["two", "fresh"] == [turn.text for turn in bridge.conversation.turns]
 
 
 def test_a_chat_keeps_the_figures_of_its_last_turn_when_resumed() -> None:

@@ -162,3 +162,23 @@ async def test_telemetry_in_a_wide_terminal_cycles_beside_the_chat() -> None:
             seen.append(chat.screen.dashboard.density)
 
         assert ["full", "off", "compact", "full"] == seen
+
+
+def test_text_selected_with_the_mouse_is_copied_by_ctrl_c(copied: list[str]) -> None:
+    @played
+    async def run() -> None:
+        async with chatting(ScriptedEngine([words("alpha beta gamma")])) as chat:
+            await chat.say("go")
+            await chat.answer()
+            rows = chat.text.splitlines()
+            row = next(n for n, line in enumerate(rows) if "alpha beta" in line)
+            column = rows[row].index("beta")
+            await chat.pilot.mouse_down(offset=(column, row))
+            await chat.pilot.hover(offset=(column + 4, row))
+            await chat.pilot.mouse_up(offset=(column + 4, row))
+            await chat.press("ctrl+c")
+
+            assert ["beta"] == [text.strip() for text in copied]
+            assert chat.prompt.has_focus
+
+    run()

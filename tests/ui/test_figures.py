@@ -58,12 +58,12 @@ def test_reach_and_cond_count_only_rounds_that_offered_the_depth() -> None:
         Play(("a", "b", "c"), width=3, source="mtp"),
         Play(("a", "b"), width=3, source="mtp"),
         Play(("a", "b"), width=2, source="mtp"),
-        Play(("a",), width=2, source="mtp"),
+        Play(("a",), width=3, source="mtp"),
     )
+    lines = depth_lines(view, 37, UNICODE)
 
     assert (4, 2) == view.reached
-    lines = depth_lines(view, 37, UNICODE)
-    assert lines[0].endswith("75|75 ") and lines[1].endswith("50|50 ")
+    assert lines[0].endswith("75|75 ") and lines[1].endswith("33|50 ")
 
 
 def test_copies_count_what_was_kept_and_remember_the_last() -> None:

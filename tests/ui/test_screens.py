@@ -7,7 +7,7 @@ from textual.widgets import Input, Select
 from flarechat.sessions import store
 from flarechat.ui.markdown import layout
 from flarechat.ui.screens.chat import ChatScreen
-from flarechat.ui.screens.keys import KEYS, help_blocks
+from flarechat.ui.screens.keys import KEYS, KeysScreen, help_blocks
 from flarechat.ui.screens.picker import Picker
 from flarechat.ui.screens.sessions import SessionsScreen
 from flarechat.ui.slash import COMMANDS
@@ -144,3 +144,13 @@ async def test_the_palette_offers_the_chat_commands() -> None:
 
         assert "CommandPalette" == opened
         assert {"New chat", "Sessions", "Settings", "Telemetry", "Keys", "Quit"} <= set(titles)
+
+
+@played
+async def test_the_key_hints_are_buttons_too() -> None:
+    async with chatting() as chat:
+        bar = chat.text.splitlines()[-1]
+        await chat.pilot.click("#keys", offset=(bar.index("Keys"), 0))
+        await chat.pilot.pause()
+
+        assert isinstance(chat.app.screen, KeysScreen)

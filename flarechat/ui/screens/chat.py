@@ -17,6 +17,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import Screen
 
 from flarechat.errors import FlarechatError, UsageError
+from flarechat.textsafe import strip_controls
 from flarechat.ui import clipboard, editor, messages, slash
 from flarechat.ui.bridge import Beat, Bridge, Pace
 from flarechat.ui.dashboard import Dashboard
@@ -165,7 +166,7 @@ class ChatScreen(Screen[None]):
 
     def remark(self, text: str) -> None:
         """Say one passing sentence."""
-        self.notify(text, markup=False, timeout=4)
+        self.notify(strip_controls(text), markup=False, timeout=4)
 
     def tell(self, error: FlarechatError) -> None:
         """Say what went wrong, where it stays readable."""

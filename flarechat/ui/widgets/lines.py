@@ -137,14 +137,14 @@ class KeyBar(Line):
 
     HINTS: ClassVar[tuple[tuple[str, str, str], ...]] = (
         ("esc", "Stop", "screen.escape"),
-        ("^n", "New", "app.new_chat"),
-        ("^o", "Sessions", "app.sessions"),
+        ("^n", "New", "screen.new_chat"),
+        ("^o", "Sessions", "screen.sessions"),
         ("^t", "Telemetry", "screen.density"),
         ("^g", "Editor", "screen.editor"),
-        ("f1", "Keys", "app.keys"),
-        ("f2", "Settings", "app.settings"),
+        ("f1", "Keys", "screen.keys"),
+        ("f2", "Settings", "screen.settings"),
         ("^p", "Palette", "app.command_palette"),
-        ("^q", "Quit", "app.leave"),
+        ("^q", "Quit", "app.quit"),
     )
     DROPPED_FIRST: ClassVar[tuple[str, ...]] = ("^g", "f2", "^p", "^t", "^o", "^n", "esc")
 
@@ -156,7 +156,7 @@ class KeyBar(Line):
             hints = [hint for hint in hints if hint[0] != key]
         line = Content(" ")
         for key, name, action in hints:
-            click = Style.from_meta({"@click": f"{action}"})
+            click = Style.from_meta({"@click": action})
             hint = Content.assemble((key, "bold $text-accent"), f" {name}")
             line += hint.stylize(click) + Content("  ")
         return line.truncate(self.size.width)

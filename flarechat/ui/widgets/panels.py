@@ -19,6 +19,7 @@ from flarechat.ui.meter import View, WidthCost
 
 Lines = list[str]
 INNER_WIDTH = 37
+SHORTEST_REASON = 18
 Namer = Callable[[str], str]
 
 
@@ -125,13 +126,15 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     first = f"{speed} {sparkline(view.speeds, room, marks)}  {totals}"
     if view.off:
         return [first, f"spec off: {view.off}"]
-    depths = " ".join(f"{100 * d.accepted / d.offered:.0f}" for d in summary.by_depth if d.offered)
+    depths = [f"{100 * d.accepted / d.offered:.0f}" for d in summary.by_depth[:4] if d.offered]
     costs = " ".join(f"w{cost.label} {number(cost.ms)}" for cost in view.costs if cost.rounds)
-    hits = f"copy {view.copies.rounds}/{summary.rounds}"
-    parts = [f"depth {depths or '-'}", f"{costs or 'w -'} ms", hits]
-    if view.reason:
-        parts.append(f"last: {view.reason}")
-    return [first, "  ".join(parts)]
+    second = f"depth {' '.join(depths) or '-'}"
+    for part in (f"{costs or 'w -'} ms", f"copy {view.copies.rounds}/{summary.rounds}"):
+        if len(second) + len(part) + 2 <= width:
+            second += f"  {part}"
+    if view.reason and width - len(second) >= SHORTEST_REASON:
+        second += f"  last: {view.reason}"
+    return [first, fit(second, width, marks)]
 
 
 class Panel(Widget):
