@@ -42,7 +42,7 @@ MODEL = ModelInfo(
     dtype="float32",
     device="cpu",
     device_fingerprint="scripted-cpu",
-    recommended=Sampling(temperature=0.2, top_p=0.9, top_k=50, repetition_penalty=1.1),
+    recommended=Sampling(temperature=0.2, top_p=0.9, top_k=50, repetition_penalty=1.05),
 )
 
 

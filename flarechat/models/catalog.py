@@ -44,7 +44,7 @@ SMOLLM2 = CatalogModel(
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_bytes=98_362_432,
     general_names=("Smollm2 135M 8k Lc100K Mix1 Ep2", "SmolLM2 135M Instruct"),
-    recommended=Sampling(temperature=0.2, top_k=50, top_p=0.9, repetition_penalty=1.1),
+    recommended=Sampling(temperature=0.2, top_k=50, top_p=0.9, repetition_penalty=1.05),
 )
 
 CATALOG: dict[str, CatalogModel] = {model.name: model for model in (SMOLLM2,)}
