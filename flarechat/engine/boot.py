@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from flarechat.engine.slot import SlotPool
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
-from flarechat.errors import ModelError, SettingsError
+from flarechat.errors import SettingsError
 from flarechat.protocol import Boot, Loading, ModelInfo, Ready
 
 MAX_LANES = 4

@@ -68,6 +68,14 @@ def token_logprobs(logits: Tensor, tokens: Tensor, alternatives: int) -> Logprob
 def read(frame: Frame) -> list[LaneRecord]:
     """The host's view, one record a lane. This is where the host waits for the round."""
     return [
-        LaneRecord(*row[:HEADER], tokens=tuple(row[HEADER : HEADER + row[EMITTED]]))
+        LaneRecord(
+            offered=row[OFFERED],
+            accepted=row[ACCEPTED],
+            emitted=row[EMITTED],
+            finish=row[FINISH],
+            consumed=row[CONSUMED],
+            generated=row[GENERATED],
+            tokens=tuple(row[HEADER : HEADER + row[EMITTED]]),
+        )
         for row in frame.record.tolist()
     ]

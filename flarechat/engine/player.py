@@ -52,7 +52,7 @@ class RoundPlayer:
                 ms,
                 len(answers),
                 self._logprobs(frame, lane, record, answers[lane].request.logprobs),
-            )  # fmt: skip
+            )
             for lane, record in enumerate(records)
         ]
 
@@ -112,6 +112,6 @@ class RoundPlayer:
                     TokenLogprob(id=i, token=self.spell(i), logprob=value)
                     for i, value in list(zip(ids[row], top[row], strict=True))[:alternatives]
                 ),
-            )  # fmt: skip
+            )
             for row, token in enumerate(record.tokens)
         )

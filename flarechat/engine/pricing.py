@@ -20,7 +20,7 @@ _TRUSTED_PROBES = 3
 
 @dataclass(slots=True)
 class Mean:
-    """An exponential mean that starts as a plain average. `seen` is the round of its last sample."""
+    """An exponential mean that starts as a plain average; `seen` is its last sample's round."""
 
     value: float = 0.0
     count: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -94,7 +95,7 @@ def test_probes_are_paid_from_their_own_budget_and_back_off() -> None:
 
     assert probes
     assert lost < 0.06 * spent
-    gaps = [b - a for a, b in zip(probes, probes[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(probes)]
     assert max(gaps) > 2 * min(gaps)
 
 

@@ -142,7 +142,7 @@ def test_a_stop_string_ends_text_tokens_usage_and_state_at_one_token(
     [
         GREEDY,
         Sampling(seed=5),
-        Sampling(seed=6, **{"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.2}),
+        Sampling(seed=6, temperature=0.9, top_k=20, repetition_penalty=1.2),
     ],
 )
 def test_match_says_the_same_at_every_width_and_policy(desk: Make, sampling: Sampling) -> None:
@@ -226,7 +226,7 @@ def test_cancel_lands_within_a_round_and_keeps_what_was_said(desk: Make) -> None
     finished = made.finished(request.id)
     assert ("cancelled", said) == (finished.reason, finished.usage.completion_tokens)
     assert not made.engine.busy
-    free, rounds = made.ask("hello", sampling=GREEDY, max_tokens=100)
+    free, _rounds = made.ask("hello", sampling=GREEDY, max_tokens=100)
     assert free.text.startswith(finished.text)
 
 

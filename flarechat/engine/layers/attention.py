@@ -38,9 +38,9 @@ class Attention:
     ) -> Tensor:  # fmt: skip
         """x [B, T, D_model], rows [B, T] to write, mask [B, T, extent] → [B, T, D_model]."""
         batch, length, _ = x.shape
-        split = (self.heads, self.kv_heads, self.kv_heads)
+        split = [self.heads, self.kv_heads, self.kv_heads]
         qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
-        q, k, v = qkv.split(split, dim=1)
+        q, k, v = torch.split(qkv, split, dim=1)
         cache.write(layer, lanes, rows, rotate(k, *angles), v)
         q = rotate(q, *angles)
         extent = mask.shape[-1]

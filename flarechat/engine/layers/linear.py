@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FP16_MAX = 65504.0
+_PADDED_ROWS = {1: 3, 2: 3, 7: 8}
 
 
 class Linear(Protocol):
@@ -42,8 +42,6 @@ class PackedHalfLinear:
     independent of how many rows it travels with, so a wide pass equals narrow ones bit for bit.
     """
 
-    _PADDED = {1: 3, 2: 3, 7: 8}
-
     def __init__(self, weight: Tensor) -> None:
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), None)
         self.nbytes = 2 * weight.numel()
@@ -52,7 +50,7 @@ class PackedHalfLinear:
         shape = x.shape
         flat = x.reshape(-1, shape[-1])
         rows = flat.shape[0]
-        padded = self._PADDED.get(rows, rows)
+        padded = _PADDED_ROWS.get(rows, rows)
         if padded != rows:
             flat = F.pad(flat, (0, 0, 0, padded - rows))
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self.packed)

@@ -16,15 +16,15 @@ SCALINGS = ("default", "linear", "llama3")
 def inverse_frequencies(head_dim: int, theta: float, scaling: dict[str, Any] | None) -> Tensor:
     """float32 [head_dim / 2]: radians a position, per pair of dimensions."""
     pairs = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    inv = 1.0 / theta**pairs
+    inv = torch.pow(theta, pairs).reciprocal()
     kind = (scaling or {}).get("rope_type", (scaling or {}).get("type", "default"))
     if kind not in SCALINGS:
         raise ModelError(
             f"The rotary scaling {kind!r} is not supported.", f"Known: {', '.join(SCALINGS)}."
         )
-    if kind == "linear":
-        return inv / float(scaling["factor"])  # type: ignore[index]
-    return _llama3(inv, scaling) if kind == "llama3" else inv  # type: ignore[arg-type]
+    if kind == "linear" and scaling:
+        return inv.div(float(scaling["factor"]))
+    return _llama3(inv, scaling) if kind == "llama3" and scaling else inv
 
 
 def _llama3(inv: Tensor, scaling: dict[str, Any]) -> Tensor:

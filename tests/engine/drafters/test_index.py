@@ -38,7 +38,12 @@ def scan(
 
 
 @settings(deadline=None, max_examples=200)
-@given(appends=appends, suffix=st.lists(st.integers(0, 2), max_size=10), capacity=st.sampled_from([None, 6, 20, 60]), limit=st.integers(1, MAX_COPY))  # fmt: skip
+@given(
+    appends=appends,
+    suffix=st.lists(st.integers(0, 2), max_size=10),
+    capacity=st.sampled_from([None, 6, 20, 60]),
+    limit=st.integers(1, MAX_COPY),
+)
 def test_it_finds_what_a_scan_of_the_ring_finds(
     appends: list[tuple[str, list[int]]], suffix: list[int], capacity: int | None, limit: int
 ) -> None:
