@@ -35,6 +35,7 @@ bench: $(STAMP) ## measure drafting against plain decoding (ARGS="--workload edi
 
 snapshots: $(STAMP) ## draw the stored screens anew; look at the diff before you commit it
 	FLARECHAT_UPDATE=1 $(BIN)/python -m pytest tests/ui $(PYTEST_FLAGS)
+	$(BIN)/python -m tests.ui.pictures
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -124,7 +124,7 @@ class Bridge:
         self.meter.begin()
         self.conversation.send(text)
         self.last = None
-        if self.model:
+        if self.state != "LOADING":
             self._enter("PREFILL")
         return self.conversation.turns[before:]
 
@@ -179,7 +179,7 @@ class Bridge:
             try:
                 beat.added += self.send(text)
             except FlarechatError as error:
-                beat.remarks.append(str(error))
+                beat.remarks.append(f"Error: {error}")
                 beat.returned = text
         self.conversation.checkpoint()
         notices = self.conversation.notices
@@ -219,7 +219,6 @@ class Bridge:
         self.last = event
         self._used = event.usage.context
         if event.error:
-            beat.remarks.append(str(event.error.exception()))
             beat.returned = self._asked
         words = {"cancelled": "STOPPED", "error": "ERROR"}
         self._enter(words.get(event.reason, "IDLE"))
@@ -227,14 +226,14 @@ class Bridge:
     def _fail(self, error: ErrorInfo, beat: Beat) -> None:
         """The engine is gone: end the turn, give the texts back, say why."""
         self.error = error
-        live = self.conversation.live
-        texts = [self._asked] if live is not None else []
-        if live is not None:
-            turn = self.conversation.apply(Failed(error=error)) or live
+        turn = self.conversation.apply(Failed(error=error))
+        texts = [self._asked] if turn else []
+        if turn:
             beat.touched.append(turn)
+        else:
+            beat.remarks.append(f"Error: {error.exception()}")
         waiting = self.take_queue()
         beat.returned = "\n\n".join([*texts, *([waiting] if waiting else [])])
-        beat.remarks.append(str(error.exception()))
         self._enter("ERROR")
 
     def _enter(self, state: str) -> None:

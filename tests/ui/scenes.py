@@ -56,16 +56,17 @@ def speculative(text: str) -> Iterator[Play]:
         left, turn = left[taken:], turn + 1
 
 
-def save_chat(text: str) -> None:
-    """A saved chat of one question and its answer, made without a screen."""
+def save_chat(text: str, turns: int = 1) -> None:
+    """A saved chat of questions and their answers, made without a screen."""
     scripted = ScriptedEngine()
     scripted.start()
     conversation = Conversation.new(scripted, Settings())
     conversation.bind(MODEL)
-    conversation.send(text)
-    while conversation.live:
-        for event in scripted.drain():
-            conversation.apply(event)
+    for _ in range(turns):
+        conversation.send(text)
+        while conversation.live:
+            for event in scripted.drain():
+                conversation.apply(event)
     conversation.close()
 
 

@@ -10,7 +10,7 @@ from flarechat.sessions import store
 from flarechat.ui.screens.small import TooSmallScreen
 from flarechat.ui.widgets.lines import Header
 from flarechat.ui.widgets.transcript import Transcript
-from flarechat.ui.widgets.turn import TailView, TurnView
+from flarechat.ui.widgets.turn import NoteView, TailView, TurnView
 from tests.fakes import ScriptedEngine, words
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, played
@@ -154,6 +154,35 @@ async def test_a_chat_that_cannot_be_resumed_is_named_and_the_app_goes_on() -> N
 
 
 @played
+async def test_a_torn_session_is_opened_with_a_notice() -> None:
+    scenes.save_chat("torn page")
+    with store.find("torn-page").open("a") as file:
+        file.write('{"type":"user","id":"x","tex')
+    async with chatting(resume="torn-page") as chat:
+        assert "Hello there." in chat.text
+        assert "torn-page" in chat.text and "line" in " ".join(
+            note.render().plain for note in chat.screen.query(NoteView)
+        )
+
+
+@played
+async def test_a_long_chat_mounts_its_newest_turns_and_older_ones_when_scrolled_to() -> None:
+    scenes.save_chat("long talk", turns=80)
+    async with chatting(resume="long-talk") as chat:
+        newest = len(chat.screen.query(TurnView))
+        end = chat.text
+        chat.screen.transcript.scroll_home(animate=False)
+        await chat.pilot.pause()
+        await chat.pilot.pause()
+        older = len(chat.screen.query(TurnView))
+        numbers = [view.number for view in chat.screen.query(TurnView)]
+
+        assert (60, 120) == (newest, older)
+        assert "#160" in end
+        assert list(range(41, 161)) == numbers
+
+
+@played
 async def test_a_locked_session_is_named_and_the_present_chat_stays() -> None:
     async with chatting() as owner:
         await owner.say("mine")
@@ -264,9 +293,12 @@ async def test_an_engine_that_fails_is_an_error_state_and_the_next_send_restarts
         await chat.beat(2)
         failed, returned = chat.text, chat.prompt.text
         await chat.press("enter")
+        restarting = chat.bridge.state
         await chat.answer()
 
-        assert "● ERROR" in failed and "The model process died (signal 11)." in failed
+        assert "● ERROR" in failed
+        assert 1 == failed.count("Error: The model process died (signal 11).")
+        assert "LOADING" == restarting
         assert "question" == returned
         assert "back again" in chat.text and "IDLE" == state(chat)
 
@@ -278,7 +310,7 @@ async def test_a_model_that_does_not_load_is_said_and_sets_the_exit_code() -> No
         shown = chat.text
         await chat.press("ctrl+q")
 
-    assert "The model 'x' is not here. Pull it." in " ".join(shown.split())
+    assert "Error: The model 'x' is not here. Pull it." in " ".join(shown.split())
     assert chat.app.problem is not None
     assert 3 == chat.app.problem.exit_code
 

@@ -104,7 +104,7 @@ class ChatScreen(Screen[None]):
         for turn in beat.touched:
             transcript.touch(turn)
         for remark in beat.remarks:
-            transcript.note(remark)
+            transcript.note(remark, warning=True)
         if beat.returned:
             self.prompt.put_back(beat.returned)
         if beat.added or beat.returned:
@@ -170,7 +170,7 @@ class ChatScreen(Screen[None]):
 
     def tell(self, error: FlarechatError) -> None:
         """Say what went wrong, where it stays readable."""
-        self.transcript.note(f"Error: {error}")
+        self.transcript.note(f"Error: {error}", warning=True)
 
     def copy(self, text: str, what: str) -> None:
         """Put a text on the clipboard and say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from textual import events
@@ -83,6 +84,4 @@ class SessionsScreen(Picker):
 
 def _when(epoch: float) -> str:
     """A day and a time, sortable by eye."""
-    import time
-
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))

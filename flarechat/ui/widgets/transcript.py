@@ -98,10 +98,10 @@ class Transcript(VerticalScroll, can_focus=True):
             view.remove_class("-live")
             view.finish()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, warning: bool = False) -> None:
         """Show a local remark at the end."""
         self.query_one("#welcome").display = False
-        self._page.mount(NoteView(text), before="#tail")
+        self._page.mount(NoteView(text, warning), before="#tail")
         self.anchor()
 
     def show_queue(self, texts: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from textual.content import Content
 
 from flarechat.chat import Turn
-from flarechat.errors import FlarechatError
 from flarechat.textsafe import strip_controls
 from flarechat.ui import markdown
 from flarechat.ui.format import Glyphs, clock_time, spread
@@ -69,7 +68,7 @@ class TurnView(Page):
         parts = markdown.blocks(text, self.marks)
         error = self.turn.finished.error if self.turn.finished else None
         if error:
-            said = str(FlarechatError(error.message, error.hint))
+            said = f"Error: {error.exception()}"
             parts.append(Prose(Content.styled(strip_controls(said), "$text-error")))
         return parts
 
@@ -93,6 +92,6 @@ class TailView(Page):
 class NoteView(Page):
     """A local remark between turns: what a command printed; never sent to the model."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(classes="note")
+    def __init__(self, text: str, warning: bool) -> None:
+        super().__init__(classes="note -warning" if warning else "note")
         self.parts = markdown.plain(strip_controls(text))
