@@ -85,6 +85,21 @@ def test_both_themes_draw_the_same_words_in_other_colours(theme: str) -> None:
     run()
 
 
+@played
+async def test_a_terminal_that_starts_too_small_shows_the_chat_once_enlarged() -> None:
+    async with chatting(size=(20, 5)) as chat:
+        small = " ".join(chat.text.split())
+        await chat.pilot.resize_terminal(36, 10)
+        await chat.press("f2")
+        check_snapshot("window-f2-36x10", chat.text)
+        await chat.press("escape")
+        await chat.say("hi")
+        await chat.answer()
+
+        assert "20x5 is too small: flarechat needs 36x10." == small
+        assert "Hello there." in chat.text
+
+
 def test_auto_follows_the_terminals_own_background() -> None:
     assert "textual-light" == themes.choose("auto", {"COLORFGBG": "0;15"})
     assert "textual-dark" == themes.choose("auto", {"COLORFGBG": "15;0"})
