@@ -7,10 +7,13 @@ widget and no engine.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import sys
 import termios
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
@@ -51,6 +54,7 @@ def supervise(body: Callable[[], int]) -> int:
         _unguard(previous)
         _live(body)
     children.append(child)
+    threading.Thread(target=_end_when_hung_up, args=(child,), daemon=True).start()
     _, status = os.waitpid(child, 0)
     _unguard(previous)
     if os.WIFEXITED(status):
@@ -59,6 +63,17 @@ def supervise(body: Callable[[], int]) -> int:
     restore(before)
     print(KILLED.format(signal.Signals(number).name), file=sys.stderr)
     return 128 + number
+
+
+def _end_when_hung_up(child: int) -> None:
+    """Send SIGHUP to the chat once its terminal is gone, for a terminal that cannot say so itself:
+    the kernel tells only processes that it controls, and the others would read nothing for ever."""
+    terminal = select.poll()
+    terminal.register(sys.stdin.fileno(), 0)
+    terminal.poll()
+    signal.alarm(PATIENCE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGHUP)
 
 
 def restore(before: list[int | list[bytes | int]]) -> None:

@@ -87,12 +87,18 @@ class Window:
         while select.select([self.master], [], [], 0.1)[0]:
             self.output += os.read(self.master, 65536).decode("utf-8", "replace")
 
+    def hang_up(self) -> None:
+        """Take the terminal away, as a closed window does."""
+        for end in (self.master, self.slave):
+            os.close(end)
+        self.master = self.slave = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        if self.master >= 0:
+            self.hang_up()
 
 
 @pytest.fixture
@@ -112,6 +118,21 @@ def assert_usable(window: Window) -> None:
     assert flags & (termios.ICANON | termios.ECHO) == window.before[3] & (
         termios.ICANON | termios.ECHO
     )
+
+
+def test_a_terminal_that_vanishes_ends_the_chat_and_saves_the_partial_turn(
+    window: Window,
+) -> None:
+    window.read_until("IDLE")
+    window.type("hi\r")
+    window.read_until("GEN")
+    window.hang_up()
+    window.process.wait(PATIENCE_S)
+    resumed = Conversation.resume(ScriptedEngine(), Settings(), "hi")
+    turns = resumed.turns
+    resumed.close()
+
+    assert ["hi", "partial"] == [turns[0].text, turns[1].status]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
