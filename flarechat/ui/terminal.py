@@ -7,13 +7,13 @@ widget and no engine.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
@@ -54,7 +54,6 @@ def supervise(body: Callable[[], int]) -> int:
         _unguard(previous)
         _live(body)
     children.append(child)
-    threading.Thread(target=_end_when_hung_up, args=(child,), daemon=True).start()
     _, status = os.waitpid(child, 0)
     _unguard(previous)
     if os.WIFEXITED(status):
@@ -63,17 +62,6 @@ def supervise(body: Callable[[], int]) -> int:
     restore(before)
     print(KILLED.format(signal.Signals(number).name), file=sys.stderr)
     return 128 + number
-
-
-def _end_when_hung_up(child: int) -> None:
-    """Send SIGHUP to the chat once its terminal is gone, for a terminal that cannot say so itself:
-    the kernel tells only processes that it controls, and the others would read nothing for ever."""
-    terminal = select.poll()
-    terminal.register(sys.stdin.fileno(), 0)
-    terminal.poll()
-    signal.alarm(PATIENCE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGHUP)
 
 
 def restore(before: list[int | list[bytes | int]]) -> None:
@@ -88,6 +76,7 @@ def restore(before: list[int | list[bytes | int]]) -> None:
 
 def _live(body: Callable[[], int]) -> NoReturn:
     """Run `body` as the whole life of this process."""
+    threading.Thread(target=_end_when_hung_up, daemon=True).start()
     code = 1
     try:
         code = body()
@@ -97,6 +86,20 @@ def _live(body: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_when_hung_up() -> None:
+    """End this process as SIGHUP would once its terminal is gone.
+
+    The kernel tells only the processes a terminal controls; others, or a chat whose parent was
+    killed, would read nothing for ever.
+    """
+    terminal = select.poll()
+    terminal.register(sys.stdin.fileno(), 0)
+    terminal.poll()
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(PATIENCE_S)
+    os._exit(128 + signal.SIGHUP)
 
 
 def _guard(children: list[int]) -> Handlers:

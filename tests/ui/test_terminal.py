@@ -120,14 +120,28 @@ def assert_usable(window: Window) -> None:
     )
 
 
+def wait_gone(pid: int) -> None:
+    """Wait until a process is no more, or only a record of one."""
+    end = time.monotonic() + PATIENCE_S
+    status = Path(f"/proc/{pid}/stat")
+    while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < end, "the chat does not end"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("parent_killed", [False, True])
 def test_a_terminal_that_vanishes_ends_the_chat_and_saves_the_partial_turn(
-    window: Window,
+    window: Window, parent_killed: bool
 ) -> None:
     window.read_until("IDLE")
     window.type("hi\r")
     window.read_until("GEN")
+    drawing = window.child()
+    if parent_killed:
+        window.process.kill()
     window.hang_up()
     window.process.wait(PATIENCE_S)
+    wait_gone(drawing)
     resumed = Conversation.resume(ScriptedEngine(), Settings(), "hi")
     turns = resumed.turns
     resumed.close()
