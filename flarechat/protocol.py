@@ -19,6 +19,7 @@ from flarechat.errors import KINDS, FlarechatError, SettingsError
 
 SCHEMA = 1
 MAX_DRAFT_TOKENS = 7
+MAX_LANES = 4
 ACCEPTANCES = ("auto", "ratio", "match")
 DRAFT_SOURCES = ("mtp", "history", "context", "grammar")
 TAIL_SOURCES = ("correction", "bonus")
@@ -30,10 +31,15 @@ def _require(name: str, value: float, low: float, high: float, *, open_low: bool
     fits = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
     if not fits:
         bracket = "(" if open_low else "["
-        ceiling = "∞)" if math.isinf(high) else f"{high:g}]"
         raise SettingsError(
-            f"--{name} {value:g} is out of range.", f"Give a value in {bracket}{low:g}, {ceiling}."
+            f"--{name} {_figure(value)} is out of range.",
+            f"Give a value in {bracket}{_figure(low)}, {_figure(high)}].",
         )
+
+
+def _figure(value: float) -> str:
+    """A whole number with all its digits, any other one short."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +369,19 @@ class Finished:
     stop: str | None = None
     error: ErrorInfo | None = None
     controller: dict[str, Any] | None = None
+
+    @classmethod
+    def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:
+        """The end of a request that was never played: nothing said, nothing counted."""
+        return cls(
+            request=request,
+            reason=reason,
+            text="",
+            usage=Usage(prompt_tokens=0, restored_tokens=0, completion_tokens=0, context=0),
+            timings=Timings(prefill_ms=0, decode_ms=0, first_token_ms=0, tokens_per_second=0),
+            speculation=SpeculationSummary(),
+            error=error,
+        )
 
 
 Command = Submit | Cancel | Shutdown

@@ -28,10 +28,7 @@ from flarechat.protocol import (
     Message,
     Progress,
     Request,
-    SpeculationSummary,
     Started,
-    Timings,
-    Usage,
 )
 
 PREFILL_CHUNK = 256
@@ -239,14 +236,5 @@ class Engine:
 
     def _refuse(self, request: Request, error: FlarechatError | None) -> None:
         """End a request that never got a slot: cancelled, or refused with an error."""
-        self.emit(
-            Finished(
-                request=request.id,
-                reason="cancelled" if error is None else "error",
-                text="",
-                usage=Usage(prompt_tokens=0, restored_tokens=0, completion_tokens=0, context=0),
-                timings=Timings(prefill_ms=0, decode_ms=0, first_token_ms=0, tokens_per_second=0),
-                speculation=SpeculationSummary(),
-                error=None if error is None else ErrorInfo.of(error),
-            )
-        )
+        info = None if error is None else ErrorInfo.of(error)
+        self.emit(Finished.unplayed(request.id, "error" if info else "cancelled", info))

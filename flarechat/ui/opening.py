@@ -15,6 +15,7 @@ from flarechat.protocol import (
     ErrorInfo,
     Event,
     Failed,
+    Finished,
     Loading,
     Request,
 )
@@ -87,8 +88,10 @@ class LateEngine:
 
     def cancel(self, request: str) -> None:
         with self._lock:
-            self._waiting = [waiting for waiting in self._waiting if waiting.id != request]
-            if self._inner is not None:
+            if any(waiting.id == request for waiting in self._waiting):
+                self._waiting = [waiting for waiting in self._waiting if waiting.id != request]
+                self._events.append(Finished.unplayed(request, "cancelled"))
+            elif self._inner is not None:
                 self._inner.cancel(request)
 
     def drain(self) -> list[Event]:

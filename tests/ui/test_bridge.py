@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import pytest
 
 from flarechat.config import Settings
 from flarechat.errors import ModelError, UsageError
-from flarechat.protocol import Event, Failed, Loading, Ready, Request
+from flarechat.protocol import Event, Failed, Finished, Loading, Ready, Request
 from flarechat.ui import slash
 from flarechat.ui.bridge import Bridge, Pace
 from flarechat.ui.opening import LateEngine, Progress
@@ -150,6 +151,27 @@ def test_an_engine_closed_while_it_opens_is_closed_when_it_has() -> None:
         time.sleep(0.01)
 
     assert inner.closed
+
+
+def test_a_request_cancelled_while_the_engine_opens_ends_and_never_reaches_it() -> None:
+    inner, may_open = ScriptedEngine(), threading.Event()
+
+    def opener(progress: Progress) -> ScriptedEngine:
+        may_open.wait(10)
+        inner.start()
+        return inner
+
+    engine = LateEngine(opener)
+    engine.start()
+    engine.submit(Request(id="r", messages=()))
+    engine.cancel("r")
+    ended = engine.drain()
+    may_open.set()
+    drained(engine, lambda seen: any(isinstance(e, Ready) for e in seen))
+    engine.close()
+
+    assert [("r", "cancelled")] == [(e.request, e.reason) for e in ended if isinstance(e, Finished)]
+    assert [] == inner.requests
 
 
 def test_slash_lines_are_commands_literals_or_refused() -> None:
