@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flarechat.config import Settings
-from flarechat.errors import FlarechatError, SessionError, UsageError
+from flarechat.errors import FlarechatError, PromptTooLongError, SessionError, UsageError
 from flarechat.protocol import (
     Delta,
     EngineDoor,
@@ -235,10 +235,13 @@ class Conversation:
             self._tree.template_digest = model.template_digest
 
     def _messages(self) -> tuple[Message, ...]:
-        """What the model is given: no empty turn, and neighbours of one role as one message."""
+        """What the model is given: no empty turn, and neighbours of one role as one message.
+
+        A message that once did not fit the context is left out; it would never fit again.
+        """
         messages = [Message(role="system", content=self.system)] if self.system else []
-        for turn in self.turns:
-            if not turn.text.strip():
+        for turn, reply in zip(self.turns, [*self.turns[1:], None], strict=True):
+            if not turn.text.strip() or _refused_as_too_long(reply):
                 continue
             if messages and messages[-1].role == turn.role:
                 text = f"{messages.pop().content}\n\n{turn.text}"
@@ -293,3 +296,9 @@ class Conversation:
             speculation=self.settings.speculation(),
             system=self.system,
         )
+
+
+def _refused_as_too_long(reply: Turn | None) -> bool:
+    """Whether the answer is a refusal of the message before it because of its length."""
+    error = reply.finished.error if reply and reply.finished else None
+    return error is not None and error.kind == PromptTooLongError.__name__

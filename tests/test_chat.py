@@ -15,7 +15,7 @@ import pytest
 from flarechat import chat, paths
 from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
-from flarechat.errors import EngineError, SessionError, UsageError
+from flarechat.errors import EngineError, PromptTooLongError, SessionError, UsageError
 from flarechat.protocol import (
     Delta,
     ErrorInfo,
@@ -280,6 +280,24 @@ def test_an_empty_answer_is_not_sent_and_its_neighbours_become_one_message() -> 
         Message(role="system", content="Be brief."),
         Message(role="user", content="Hi\n\nHello?"),
     ) == engine.requests[1].messages
+
+
+def test_a_message_that_did_not_fit_is_left_out_from_then_on_and_stays_in_the_file() -> None:
+    engine = ScriptedEngine([words("Fine.")])
+    conversation = bound(engine, name="long")
+    conversation.send("far too long")
+    error = ErrorInfo.of(PromptTooLongError("The conversation has 9 tokens too many."))
+    conversation._finish(conversation._ending("error", error))
+    play(conversation, engine, "short")
+    conversation.close()
+    again = resumed(engine, "long")
+    play(again, engine, "more")
+
+    short = Message(role="user", content="short")
+    fine, more = Message(role="assistant", content="Fine."), Message(role="user", content="more")
+    assert (short,) == engine.requests[1].messages
+    assert (short, fine, more) == engine.requests[2].messages
+    assert "far too long" == lines("long")[1]["text"]
 
 
 def test_a_request_carries_the_settings_over_the_models_recommendation() -> None:
