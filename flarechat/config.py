@@ -21,7 +21,7 @@ from typing import Any
 
 from flarechat import paths
 from flarechat.errors import SettingsError
-from flarechat.protocol import Request, Sampling, Speculation
+from flarechat.protocol import MAX_LANES, Request, Sampling, Speculation
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
@@ -71,7 +71,7 @@ class Settings:
         if self.dtype not in DTYPES:
             raise SettingsError(f"--dtype {self.dtype} is unknown.", f"Use {', '.join(DTYPES)}.")
         _within("ctx", self.ctx, 1, 2**31 - 1)
-        _within("concurrency", self.concurrency, 1, 64)
+        _within("concurrency", self.concurrency, 1, MAX_LANES)
         _within("threads", self.threads, 1, 4096)
         self.sampling(Sampling())
         self.speculation()
@@ -238,7 +238,10 @@ def _typed(key: str, value: Any, origin: str) -> Any:
         if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
             return tuple(parts)
     elif kind in (int, float) and type(value) is int and value.bit_length() > 63:
-        raise SettingsError(f"{flag_of(key)} does not fit 64 bits.", "Give a smaller number.")
+        digits = str(value) if value.bit_length() < 128 else "of that many digits"
+        raise SettingsError(
+            f"{flag_of(key)} {digits} does not fit 64 bits.", "Give a smaller number."
+        )
     elif kind is float and type(value) in (int, float):
         return float(value)
     elif type(value) is kind:

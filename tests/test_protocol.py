@@ -131,6 +131,14 @@ def test_a_request_refuses_what_no_engine_could_do() -> None:
         Request(id="r", messages=(), stop=("",))
 
 
+def test_a_range_is_told_with_all_its_digits() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Sampling(top_k=3_000_000_000)
+
+    assert "--top-k 3000000000 is out of range." == caught.value.message
+    assert "Give a value in [0, 2147483647]." == caught.value.hint
+
+
 def test_the_finish_record_agrees_with_its_rounds() -> None:
     events = played()
     rounds = [event for event in events if isinstance(event, Round)]

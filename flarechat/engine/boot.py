@@ -22,10 +22,9 @@ from flarechat.engine.slot import SlotPool
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
-from flarechat.errors import SettingsError
-from flarechat.protocol import Boot, Loading, ModelInfo, Ready
+from flarechat.errors import ModelError, SettingsError
+from flarechat.protocol import MAX_LANES, Boot, Loading, ModelInfo, Ready
 
-MAX_LANES = 4
 DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
 
 
@@ -43,6 +42,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     checkpoint = load_checkpoint(Path(boot.model), Path(boot.cache), progress, supported=SUPPORTED)
     recipe = recipe_for(checkpoint.architecture)
     args = recipe.ModelArgs.from_config(checkpoint.config)
+    _require_layers(args.num_hidden_layers, len(checkpoint.tensors))
     lanes = _lanes(boot.lanes)
     context = _context(boot.context, args.max_position_embeddings)
     prices = recipe.price(args, lanes, context, dtype)
@@ -82,10 +82,20 @@ def language_of(checkpoint: Checkpoint) -> Language:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cpu" or (name == "cuda" and torch.cuda.is_available()):
+    number = int(name.removeprefix("cuda:")) if name.startswith("cuda:") else 0
+    if name == "cpu" or (name.startswith("cuda") and number < torch.cuda.device_count()):
         return torch.device(name)
     remedy = "Use --device auto, cpu or cuda; cuda needs an NVIDIA GPU and a CUDA build of torch."
     raise SettingsError(f"--device {name} is not available here.", remedy)
+
+
+def _require_layers(claimed: int, tensors: int) -> None:
+    """Refuse more layers than there are tensors, before anything is reckoned for every layer."""
+    if claimed > tensors:
+        raise ModelError(
+            f"The model claims {claimed} layers and has {tensors} tensors.",
+            "The file is damaged; download it again, or give another one with --model.",
+        )
 
 
 def _dtype(name: str, device: str) -> str:

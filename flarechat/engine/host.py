@@ -93,12 +93,16 @@ class EngineHost:
         return self.drain()
 
     def close(self, patience: float = 2.0) -> None:
-        """Ask the child to leave, then make it: `patience` seconds each step."""
+        """Ask the child to leave, then make it: `patience` seconds each step.
+
+        A child that is still loading obeys no command, but it leaves when its stdin ends.
+        """
         process = self._process
         if process is None or self._closing:
             return
         self._closing = True
         self._send(Shutdown())
+        _close_quietly(process.stdin)
         for end in (_nothing, process.terminate, process.kill):
             end()
             try:
@@ -106,8 +110,7 @@ class EngineHost:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        for pipe in (process.stdin, process.stdout):
-            _close_quietly(pipe)
+        _close_quietly(process.stdout)
         if self._reader is not None:
             self._reader.join(patience)
 

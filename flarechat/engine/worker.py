@@ -59,9 +59,10 @@ class Channel:
 
 def serve(channel: Channel) -> None:
     """Boot, then obey commands between the engine's steps until told to leave."""
+    boot = channel.boot()
     from flarechat.engine.boot import boot_engine
 
-    engine = boot_engine(channel.boot(), channel.emit)
+    engine = boot_engine(boot, channel.emit)
     while True:
         while not engine.busy or not channel.commands.empty():
             command = channel.commands.get()

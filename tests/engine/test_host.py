@@ -26,6 +26,7 @@ from flarechat.protocol import (
     Round,
     Sampling,
 )
+from tests.models import tiny
 
 PATIENCE = 60.0
 
@@ -133,14 +134,29 @@ def test_interrupting_the_terminal_does_not_reach_the_engine(
     assert isinstance(until(door, Finished), Finished)
 
 
-def test_closing_while_it_loads_ends_the_child(host: Callable[..., EngineHost]) -> None:
+def test_closing_while_it_loads_ends_the_child_at_once(host: Callable[..., EngineHost]) -> None:
     door = host()
     door.start()
+    time.sleep(0.5)
     process = door._process
-    door.close(patience=0.5)
+    door.close(patience=PATIENCE)
     door.close()
 
-    assert process is not None and process.poll() is not None
+    assert process is not None and 0 == process.returncode
+    assert not any(isinstance(event, Ready) for event in door.drain())
+
+
+@pytest.mark.parametrize("layers", [3, 2**31])
+def test_a_model_that_claims_layers_it_does_not_have_is_refused(
+    host: Callable[..., EngineHost], tmp_path: Path, layers: int
+) -> None:
+    path = tiny.write(tmp_path / "tall.gguf", extra={"llama.block_count": layers}).path
+    door = host(model=str(path))
+    door.start()
+    failed = until(door, Ready)
+
+    assert isinstance(failed, Failed)
+    assert 3 == failed.error.exception().exit_code
 
 
 def test_the_engine_goes_when_its_host_is_killed(tiny_gguf: Path, tmp_path: Path) -> None:
