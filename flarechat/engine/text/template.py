@@ -64,10 +64,22 @@ def encode_chat(
     between are encoded without control tokens. A chat without such literals is encoded in one go,
     with the ids any other implementation gives it.
     """
-    contents = [message.content for message in messages]
-    marks = _marks(tokenizer, contents)
-    if not marks:
-        return tokenizer.encode(template.render(messages))
+    marks = _marks(tokenizer, [message.content for message in messages])
+    if marks:
+        ids = _encode_marked(template, tokenizer, messages, marks)
+    else:
+        ids = tokenizer.encode(template.render(messages))
+    if not ids:
+        raise TemplateError(
+            "The model's chat template makes an empty prompt of the conversation.",
+            "Give another model with --model, or report the template to whoever made the model.",
+        )
+    return ids
+
+
+def _encode_marked(
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message], marks: dict[str, str]
+) -> list[int]:
     marked = [
         Message(role=message.role, content=_translated(tokenizer, message.content, marks))
         for message in messages
