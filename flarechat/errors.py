@@ -19,6 +19,8 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from flarechat.textsafe import strip_controls
+
 EXIT_OK = 0
 EXIT_ENGINE = 1
 EXIT_USAGE = 2
@@ -101,8 +103,11 @@ KINDS: dict[str, type[FlarechatError]] = {
 
 
 def print_error(error: FlarechatError, stream: TextIO | None = None) -> None:
-    """Print one error on stderr: the sentence, then the remedy on its own line."""
+    """Print one error on stderr: the sentence, then the remedy on its own line.
+
+    Both may quote a file, a template or an argument, so control characters are left out.
+    """
     out = stream or sys.stderr
-    print(f"flarechat: {error.message}", file=out)
+    print(f"flarechat: {strip_controls(error.message)}", file=out)
     if error.hint:
-        print(f"           {error.hint}", file=out)
+        print(f"           {strip_controls(error.hint)}", file=out)

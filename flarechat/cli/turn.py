@@ -83,8 +83,11 @@ def _play(
 
 
 def _take(events: list[Event], conversation: Conversation, printer: Printer) -> None:
+    """Show every event. An engine that died ended the turn it was on, which is shown too."""
     for event in events:
-        conversation.apply(event)
+        turn = conversation.apply(event)
         printer.show(event)
         if isinstance(event, Failed):
+            if turn is not None and turn.finished is not None:
+                printer.show(turn.finished)
             raise event.error.exception()

@@ -15,7 +15,7 @@ from flarechat import launch
 from flarechat.__main__ import main
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError
-from flarechat.protocol import Delta, ErrorInfo, Event, Finished, Loading, Progress, Request
+from flarechat.protocol import Delta, ErrorInfo, Event, Failed, Finished, Loading, Progress, Request
 from tests.fakes import Play, ScriptedEngine, words
 
 ANSWER = (Play(("Hello",)), Play((" there", ", you"), width=3, source="history"), Play((".",)))
@@ -89,6 +89,19 @@ class Failing(Paced):
         return event
 
 
+class Dying(Paced):
+    """Dies after the first words of an answer, and says nothing more."""
+
+    dead = False
+
+    def drain(self) -> list[Event]:
+        events = [] if self.dead else super().drain()
+        if any(isinstance(event, Delta) for event in events):
+            self.dead = True
+            events.append(Failed(error=ErrorInfo(kind="EngineError", message="It died.")))
+        return events
+
+
 class TooLong(Paced):
     """Refuses the prompt."""
 
@@ -115,6 +128,7 @@ SCENARIOS: dict[str, Callable[[], ScriptedEngine]] = {
     "endless": lambda: Endless(),
     "deaf": lambda: Deaf(),
     "failing": Failing,
+    "dying": Dying,
     "too-long": TooLong,
     "controls": lambda: Paced([words("\x1b[31mred\x9b1m \x07bell\ttab\rback")]),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flarechat import paths
-from flarechat.errors import ModelError
+from flarechat.errors import FlarechatError, ModelError, print_error
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
 from tests.cli.conftest import Cli
@@ -163,6 +163,16 @@ def test_escape_sequences_never_reach_the_output_raw(cli: Cli) -> None:
     assert "\x1b[31mred" in events(as_json.out)[-1]["text"]
 
 
+def test_escape_sequences_of_an_error_never_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_error(FlarechatError("The template said \x1b[31mno\x07.", "Look at \x1b]0;x\x9c it."))
+
+    assert "flarechat: The template said [31mno.\n           Look at ]0;x it.\n" == (
+        capsys.readouterr().err
+    )
+
+
 def test_without_a_session_nothing_is_saved(cli: Cli) -> None:
     cli("run", "Hi")
 
@@ -247,6 +257,16 @@ def test_an_answer_that_fails_keeps_its_text_and_exits_with_1(cli: Cli) -> None:
 
     assert (1, "Hello there.\n") == (got.code, got.out)
     assert "flarechat: The engine lost its way.\n" in got.err
+
+
+def test_an_engine_that_dies_ends_the_events_with_what_was_said(cli: Cli) -> None:
+    got = cli("run", "--json", "--session", "trip", "Hi", engine="dying")
+    last = events(got.out)[-1]
+
+    assert 1 == got.code
+    assert got.err.endswith("flarechat: It died.\n")
+    assert ("finished", "error", "Hello") == (last["event"], last["reason"], last["text"])
+    assert 1 == last["usage"]["completion_tokens"] == last["speculation"]["emitted"]
 
 
 def test_a_prompt_that_is_too_long_exits_with_2(cli: Cli) -> None:
