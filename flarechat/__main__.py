@@ -7,6 +7,7 @@ output or an interrupt end quietly.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import typing
@@ -15,20 +16,22 @@ from typing import Any
 
 import flarechat
 from flarechat.errors import (
-    EXIT_ENGINE,
     EXIT_INTERRUPTED,
     EXIT_OK,
     FlarechatError,
+    StorageError,
     UsageError,
     print_error,
 )
 from flarechat.textsafe import strip_controls
 
 EXIT_CLOSED_OUTPUT = 141
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
+    _replace_closed_streams()
     # Output in an encoding that lacks a character shows a replacement instead of failing.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -46,8 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_output()
         return EXIT_CLOSED_OUTPUT
     except Exception as error:
-        print_error(_crash(error))
-        return EXIT_ENGINE
+        told = _full_output(error) or _crash(error)
+        print_error(told)
+        return told.exit_code
+
+
+def _replace_closed_streams() -> None:
+    """Give a process that was started with closed streams somewhere to read from and write to.
+
+    Otherwise the next file that is opened, a session's for one, would take the stream's number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -84,6 +101,17 @@ def _usage(error: Exception) -> UsageError | None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "flarechat"
     return UsageError(f"{message}.", f"`{command} --help` shows what there is.")
+
+
+def _full_output(error: Exception) -> StorageError | None:
+    """The error of an output that took no more; files of our own never fail without a name."""
+    if not isinstance(error, OSError) or error.errno not in _FULL or error.filename is not None:
+        return None
+    _abandon_output()
+    return StorageError(
+        f"The output cannot be written: {error.strerror}.",
+        "Free space where it goes, or send it somewhere else.",
+    )
 
 
 def _crash(error: Exception) -> FlarechatError:

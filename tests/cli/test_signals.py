@@ -172,6 +172,35 @@ def test_a_reader_that_goes_away_ends_it_quietly(arguments: tuple[str, ...]) -> 
     assert "" == rest
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [("run", "Hi"), ("run", "--json", "Hi"), ("--help",)])
+def test_an_output_that_is_full_is_one_sentence(arguments: tuple[str, ...], home: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.cli.scripted", "answer", *arguments],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    said = [line for line in done.stderr.splitlines() if line.startswith("flarechat:")]
+    assert 1 == done.returncode
+    assert ["flarechat: The output cannot be written: No space left on device."] == said
+    assert "Exception" not in done.stderr
+    assert not (home / "logs").exists()
+
+
+@pytest.mark.parametrize(("closed", "shown"), [("<&-", True), (">&-", False), ("2>&-", True)])
+def test_a_closed_stream_does_no_harm(closed: str, shown: bool) -> None:
+    command = f"{sys.executable} -m tests.cli.scripted answer run --session trip Hi {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+
+    assert 0 == done.returncode
+    assert ("Hello there, you.\n" if shown else "") == done.stdout
+    assert "Something unexpected" not in done.stderr
+    assert ["Hi", "Hello there, you."] == [
+        turn.text for turn in Session(store.find("trip")).tree.path()
+    ]
+
+
 def test_head_takes_one_line_and_the_engine_is_closed() -> None:
     command = (
         f'{sys.executable} -m tests.cli.scripted endless run --json Hi 2>"$ERR" | head -n 1; '
