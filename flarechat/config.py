@@ -126,6 +126,12 @@ def flag_of(key: str) -> str:
     return "--no-mtp" if key == "mtp" else "--" + key.replace("_", "-")
 
 
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return f"it is not UTF-8 at byte {error.start}"
+
+
 def _within(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise SettingsError(f"--{name} {value} is out of range.", f"Give {low} to {high}.")
@@ -154,7 +160,8 @@ def _file_layer(path: Path) -> dict[str, tuple[Any, str]]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"The settings file {path} cannot be read: {error}.", "Make it readable or remove it."
+            f"The settings file {path} cannot be read: {_reason(error)}.",
+            "Make it readable or remove it.",
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(

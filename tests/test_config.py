@@ -106,6 +106,18 @@ def test_a_broken_file_is_refused_by_name_and_line(tmp_path: Path) -> None:
     assert "line 2" in message
 
 
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    path = write_user("")
+    path.write_bytes(b"top_p = \xff\n")
+    garbled = refusal({}, tmp_path, {}).message
+    path.unlink()
+    path.mkdir()
+    folder = refusal({}, tmp_path, {}).message
+
+    assert f"The settings file {path} cannot be read: it is not UTF-8 at byte 8." == garbled
+    assert f"The settings file {path} cannot be read: Is a directory." == folder
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -6,6 +6,7 @@ and `close` blocks; nothing here touches a widget.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from collections import deque
 from typing import IO, Any
 
 from flarechat import paths
-from flarechat.errors import EngineError
+from flarechat.errors import EngineError, StorageError
 from flarechat.protocol import (
     Boot,
     Cancel,
@@ -155,13 +156,19 @@ def _environment() -> dict[str, str]:
     return {"GOMP_SPINCOUNT": "2000", **os.environ, "PYTHONUNBUFFERED": "1"}
 
 
-def _open_log() -> IO[str]:
-    """The engine's log, begun anew once it has grown past a megabyte."""
-    path = paths.logs_dir() / LOG_NAME
-    large = path.exists() and path.stat().st_size > _LOG_LIMIT
-    log = path.open("w" if large else "a", encoding="utf-8")
-    log.write(f"-- engine start {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-    log.flush()
+def _open_log() -> IO[bytes]:
+    """The engine's log, begun anew once it has grown past a megabyte.
+
+    A disk that takes no log must not refuse the chat: what would be logged is then lost.
+    """
+    try:
+        path = paths.logs_dir() / LOG_NAME
+        large = path.exists() and path.stat().st_size > _LOG_LIMIT
+        log = path.open("wb" if large else "ab", buffering=0)
+    except (OSError, StorageError):
+        return open(os.devnull, "wb", buffering=0)
+    with contextlib.suppress(OSError):
+        log.write(f"-- engine start {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
     return log
 
 

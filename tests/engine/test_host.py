@@ -80,6 +80,18 @@ def test_it_loads_serves_and_leaves(host: Callable[..., EngineHost]) -> None:
     assert not any(isinstance(e, Failed) for e in door.drain())
 
 
+def test_a_disk_that_takes_no_log_does_not_refuse_the_engine(
+    host: Callable[..., EngineHost], tmp_path: Path
+) -> None:
+    paths.logs_dir().joinpath("engine.log").symlink_to("/dev/full")
+    door = host(model=str(tmp_path / "nothing.gguf"))
+    door.start()
+    failed = until(door, Ready)
+
+    assert isinstance(failed, Failed)
+    assert "nothing.gguf" in failed.error.message
+
+
 def test_a_model_that_is_not_there_fails_with_its_sentence(
     host: Callable[..., EngineHost], tmp_path: Path
 ) -> None:
