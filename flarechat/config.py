@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flarechat import paths
-from flarechat.errors import SettingsError
+from flarechat.errors import SettingsError, reason_of
 from flarechat.protocol import MAX_LANES, Request, Sampling, Speculation
 
 FOLDER_FILE = "flarechat.toml"
@@ -126,12 +126,6 @@ def flag_of(key: str) -> str:
     return "--no-mtp" if key == "mtp" else "--" + key.replace("_", "-")
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return f"it is not UTF-8 at byte {error.start}"
-
-
 def _within(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise SettingsError(f"--{name} {value} is out of range.", f"Give {low} to {high}.")
@@ -160,7 +154,7 @@ def _file_layer(path: Path) -> dict[str, tuple[Any, str]]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"The settings file {path} cannot be read: {_reason(error)}.",
+            f"The settings file {path} cannot be read: {reason_of(error)}.",
             "Make it readable or remove it.",
         ) from None
     except tomllib.TOMLDecodeError as error:

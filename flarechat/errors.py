@@ -102,6 +102,13 @@ KINDS: dict[str, type[FlarechatError]] = {
 }
 
 
+def reason_of(error: OSError | UnicodeDecodeError) -> str:
+    """Why a text file cannot be read, in words that fit behind a colon."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return f"it is not UTF-8 at byte {error.start}"
+
+
 def print_error(error: FlarechatError, stream: TextIO | None = None) -> None:
     """Print one error on stderr: the sentence, then the remedy on its own line.
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from flarechat.bench.arms import Arm, parse_arms
 from flarechat.bench.recording import read_recording
 from flarechat.bench.replay import print_replay, replay_recording
-from flarechat.bench.report import console, print_report, write_json
+from flarechat.bench.report import console, print_report, require_writable, write_json
 from flarechat.bench.runner import Doors, Measured, measure
 from flarechat.bench.summary import arms_of, rows_of
 from flarechat.bench.ui_tax import UiTax, measure_ui_tax
@@ -43,11 +43,12 @@ def run_bench(
         raise SettingsError(f"--repeats {repeats} is out of range.", "Give 1 or more.")
     if replay:
         return _replay(replay, json_path)
-    workloads = load_workloads(workload)
+    workloads, chosen = load_workloads(workload), parse_arms(arms, settings.speculation())
+    if json_path:
+        require_writable(json_path)
     open_door = doors or (lambda: _open_door(settings))
     if ui_tax:
         return _ui_tax(settings, workloads[0], repeats, json_path, open_door)
-    chosen = parse_arms(arms, settings.speculation())
     return _compare(settings, chosen, workloads, repeats, json_path, open_door)
 
 

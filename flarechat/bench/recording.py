@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flarechat.errors import UsageError
+from flarechat.errors import UsageError, reason_of
 from flarechat.protocol import Round, from_dict
 
 RUN_LABEL = "run"
@@ -31,7 +31,9 @@ def read_recording(path: Path) -> tuple[Trace, ...]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The recording {path} cannot be read: {error}.", _REMEDY) from error
+        raise UsageError(
+            f"The recording {path} cannot be read: {reason_of(error)}.", _REMEDY
+        ) from error
     try:
         document = _document(text)
         traces = _of_lines(text) if document is None else _of_bench(document)

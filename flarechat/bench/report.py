@@ -197,7 +197,19 @@ def write_json(path: Path, kind: str, command: Sequence[str], body: dict[str, An
     try:
         path.write_text(json.dumps(document, default=dataclasses.asdict, indent=1) + "\n", "utf-8")
     except OSError as error:
-        raise StorageError(
-            f"The result file {path} cannot be written: {error.strerror}.",
-            "Give --json a file in a folder you may write to.",
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a result file that cannot be written, before anything is measured for it."""
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The result file {path} cannot be written: {error.strerror}.",
+        "Give --json a file in a folder you may write to.",
+    )

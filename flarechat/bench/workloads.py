@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from flarechat.errors import SettingsError
+from flarechat.errors import SettingsError, reason_of
 
 BUILT_IN = "workloads.json"
 
@@ -44,7 +44,7 @@ def _select(known: Sequence[Workload], wanted: Sequence[str]) -> tuple[Workload,
     for word in wanted or [""]:
         if word not in names:
             near = difflib.get_close_matches(word, names, n=1)
-            offer = f"Did you mean {near[0]}?" if near else f"Use all, {', '.join(names)}"
+            offer = f"Did you mean {near[0]}?" if near else f"Use all, {', '.join(names)}."
             raise SettingsError(f"--workload {word or repr(word)} is unknown.", offer)
     return tuple(w for w in known if w.name in wanted or w.category in wanted)
 
@@ -54,7 +54,8 @@ def _text_of(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"The workload file {path} cannot be read: {error}.", "Give a JSON file of prompts."
+            f"The workload file {path} cannot be read: {reason_of(error)}.",
+            "Give a JSON file of prompts.",
         ) from error
 
 

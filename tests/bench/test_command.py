@@ -117,8 +117,11 @@ def test_an_engine_that_fails_keeps_what_is_measured_and_raises_its_own_error(
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    doors = Doors()
     with pytest.raises(StorageError, match="cannot be written"):
-        bench(json_path=tmp_path / "nowhere" / "x.json", repeats=1)
+        bench(doors, json_path=tmp_path / "nowhere" / "x.json", repeats=1)
+
+    assert [] == doors.opened, "it is refused before anything is measured"
 
 
 def test_no_repeats_are_refused() -> None:
