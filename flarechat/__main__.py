@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
+import threading
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import flarechat
@@ -26,7 +29,16 @@ from flarechat.errors import (
 from flarechat.textsafe import strip_controls
 
 EXIT_CLOSED_OUTPUT = 141
+_ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: ends a command as an interrupt does, so that it cleans up behind it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,14 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
+        with _terminations():
+            code = _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return code
     except FlarechatError as error:
         print_error(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return interrupt.exit_code if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
         _abandon_output()
         return EXIT_CLOSED_OUTPUT
@@ -52,6 +65,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = _full_output(error) or _crash(error)
         print_error(told)
         return told.exit_code
+
+
+@contextlib.contextmanager
+def _terminations() -> Iterator[None]:
+    """Raise Terminated for the signals that would end the process on the spot."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [number for number in _ENDINGS if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise Terminated(number)
 
 
 def _replace_closed_streams() -> None:

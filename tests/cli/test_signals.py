@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from flarechat import paths
 from flarechat.cli import turn
 from flarechat.cli.turn import STOP_PATIENCE_S
 from flarechat.protocol import Request
@@ -108,6 +109,37 @@ def test_an_interrupt_while_the_model_is_pulled_ends_at_once(tmp_path: Path) -> 
     program.process.send_signal(signal.SIGINT)
 
     assert (130, "", "") == program.ended()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_pull_that_is_ended_leaves_no_download_behind(number: int, code: int) -> None:
+    script = (
+        "import sys\n"
+        "from flarechat.__main__ import main\n"
+        "from flarechat.models import pull\n"
+        "popen = pull.subprocess.Popen\n"
+        "def spawn(command, **options):\n"
+        "    sleeper = [command[0], '-c', 'import time; time.sleep(60)']\n"
+        "    process = popen(sleeper, **options)\n"
+        "    print(process.pid, flush=True)\n"
+        "    return process\n"
+        "pull.subprocess.Popen = spawn\n"
+        "sys.exit(main(['models', 'pull', 'smollm2']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    child = int(process.stdout.readline())
+    process.send_signal(number)
+    process.communicate(timeout=20)
+
+    assert code == process.returncode
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert ["smollm2.lock"] == [p.name for p in (paths.models_dir() / ".pull").iterdir()]
 
 
 @pytest.mark.parametrize(
