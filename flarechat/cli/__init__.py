@@ -6,6 +6,7 @@ command imports what it needs when it runs.
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,8 @@ def chat(
             "The chat needs a terminal, and input or output is none.",
             "Use `flarechat run` in scripts and pipes.",
         )
+    # Importing the interface allocates a great deal and frees nothing.
+    gc.disable()
     from flarechat.ui.app import run_app
 
     code = run_app(settings, resume=resume, continue_last=continue_last)

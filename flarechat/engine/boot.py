@@ -55,7 +55,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     )
     target = recipe.load(
         checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
-        device=device, progress=lambda done, total: progress("weights", done, total),
+        device=device,
     )  # fmt: skip
     info = _describe(checkpoint, args, context, dtype, device)
     drafter = make_drafter("copies", lanes, device)

@@ -6,6 +6,7 @@ stderr, which the host keeps in a log file. Run as `python -m flarechat.engine.w
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -60,9 +61,13 @@ class Channel:
 def serve(channel: Channel) -> None:
     """Boot, then obey commands between the engine's steps until told to leave."""
     boot = channel.boot()
+    # What loading makes stays; looking for garbage in it only slows the start.
+    gc.disable()
     from flarechat.engine.boot import boot_engine
 
     engine = boot_engine(boot, channel.emit)
+    gc.freeze()
+    gc.enable()
     while True:
         while not engine.busy or not channel.commands.empty():
             command = channel.commands.get()

@@ -7,6 +7,7 @@ no torch; the engine is a process behind protocol.EngineDoor.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -99,6 +100,8 @@ class FlarechatApp(App[None]):
         else:
             await chat.show_conversation()
         self.bridge.start()
+        gc.freeze()
+        gc.enable()
 
     # Size
 
@@ -183,6 +186,7 @@ def _start(settings: Settings, resume: str | None, continue_last: bool) -> int:
     from flarechat.ui.opening import LateEngine
 
     engine = LateEngine(partial(open_engine, settings))
+    engine.open_ahead()
     return live(settings, engine, resume=resume, continue_last=continue_last)
 
 

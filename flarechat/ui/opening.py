@@ -37,9 +37,17 @@ class LateEngine:
         self._events: list[Event] = []
         self._waiting: list[Request] = []
         self._opening = 0
-        self._closed = False
+        self._closed = self._ahead = False
+
+    def open_ahead(self) -> None:
+        """Begin to open before the screen asks: its first `start` finds the engine under way."""
+        self.start()
+        self._ahead = True
 
     def start(self) -> None:
+        if self._ahead:
+            self._ahead = False
+            return
         with self._lock:
             old, self._inner = self._inner, None
             self._opening += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from flarechat.engine.layers.linear import PackedHalfLinear, packed_half_available
+from flarechat.engine.layers.linear import (
+    DenseLinear,
+    Linear,
+    PackedHalfLinear,
+    PendingLinear,
+    packed_half_available,
+)
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.recipes import SUPPORTED
 from flarechat.engine.recipes.llama import Model, load
@@ -89,6 +97,18 @@ def test_packed_weights_round_like_fp16_and_rows_do_not_depend_on_their_company(
     for rows in range(1, 9):
         for start in range(9 - rows):
             assert torch.equal(packed(x)[start : start + rows], packed(x[start : start + rows]))
+
+
+def test_a_pending_product_waits_for_its_weight_and_tells_why_it_has_none() -> None:
+    making: Future[Linear] = Future()
+    pending, x = PendingLinear(making), torch.ones(2, 3)
+    threading.Timer(0.05, making.set_result, [DenseLinear(torch.eye(3))]).start()
+    failed: Future[Linear] = Future()
+    failed.set_exception(RuntimeError("no memory"))
+
+    assert torch.equal(x, pending(x))
+    with pytest.raises(RuntimeError, match="no memory"):
+        PendingLinear(failed)(x)
 
 
 @pytest.mark.parametrize(

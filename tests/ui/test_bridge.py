@@ -153,6 +153,26 @@ def test_an_engine_closed_while_it_opens_is_closed_when_it_has() -> None:
     assert inner.closed
 
 
+def test_an_engine_opened_ahead_is_the_one_that_start_finds() -> None:
+    opened: list[ScriptedEngine] = []
+
+    def opener(progress: Progress) -> ScriptedEngine:
+        opened.append(ScriptedEngine())
+        opened[-1].start()
+        return opened[-1]
+
+    engine = LateEngine(opener)
+    engine.open_ahead()
+    engine.start()
+    drained(engine, bool)
+    once = len(opened)
+    engine.start()
+    drained(engine, bool)
+    engine.close()
+
+    assert [1, 2] == [once, len(opened)]
+
+
 def test_a_request_cancelled_while_the_engine_opens_ends_and_never_reaches_it() -> None:
     inner, may_open = ScriptedEngine(), threading.Event()
 

@@ -6,6 +6,7 @@ arithmetic (half the bytes to stream, and wide passes cost little more than narr
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Protocol
 
 import torch
@@ -18,8 +19,6 @@ _PADDED_ROWS = {1: 3, 2: 3, 7: 8}
 class Linear(Protocol):
     """x [..., in] → [..., out]."""
 
-    nbytes: int
-
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
@@ -28,7 +27,6 @@ class DenseLinear:
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
-        self.nbytes = weight.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
@@ -44,7 +42,6 @@ class PackedHalfLinear:
 
     def __init__(self, weight: Tensor) -> None:
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), None)
-        self.nbytes = 2 * weight.numel()
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = x.shape
@@ -55,6 +52,16 @@ class PackedHalfLinear:
             flat = F.pad(flat, (0, 0, 0, padded - rows))
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self.packed)
         return out[:rows].reshape(*shape[:-1], -1)
+
+
+class PendingLinear:
+    """A product whose weight another thread is still getting ready; the first use waits for it."""
+
+    def __init__(self, making: Future[Linear]) -> None:
+        self._making = making
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._making.result()(x)
 
 
 def packed_half_available() -> bool:

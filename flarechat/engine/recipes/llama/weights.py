@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.layers.attention import Attention
-from flarechat.engine.layers.linear import DenseLinear, Linear, PackedHalfLinear
+from flarechat.engine.layers.linear import (
+    DenseLinear,
+    Linear,
+    PackedHalfLinear,
+    PendingLinear,
+)
 from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.layers.rope import Rope
@@ -79,7 +84,6 @@ def load(
     context: int,
     dtype: str,
     device: torch.device,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Model:
     """Build the model. Missing, surplus or misshaped tensors are a ModelError."""
     args = ModelArgs.from_config(config)
@@ -89,42 +93,31 @@ def load(
     def get(name: str) -> Tensor:
         return tensors[f"{name}.weight"].to(device=device, dtype=compute)
 
-    def linear(*names: str) -> Linear:
+    def made(names: tuple[str, ...]) -> Linear:
         weight = torch.cat([get(n) for n in names]) if len(names) > 1 else get(names[0])
         return PackedHalfLinear(weight) if dtype == PACKED else DenseLinear(weight)
 
-    def block(layer: int) -> TransformerBlock:
-        return _block(args, f"model.layers.{layer}", get, linear)
+    # Packing leaves the interpreter free and goes on behind the first requests; each product waits
+    # for its own weight. The head, the largest, goes beside the layers.
+    packing = ThreadPoolExecutor(max_workers=torch.get_num_threads(), thread_name_prefix="weights")
 
-    # Packing a weight leaves the interpreter free: the head, the largest, goes beside the layers.
-    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
-        head = pool.submit(linear, "model.embed_tokens" if args.tie_word_embeddings else "lm_head")
-        blocks = []
-        for done, made in enumerate(pool.map(block, range(args.num_hidden_layers)), start=1):
-            blocks.append(made)
-            progress(done, args.num_hidden_layers)
+    def linear(*names: str) -> Linear:
+        return PendingLinear(packing.submit(made, names))
+
+    head = linear("model.embed_tokens" if args.tie_word_embeddings else "lm_head")
+    layers = range(args.num_hidden_layers)
+    blocks = [_block(args, f"model.layers.{layer}", get, linear) for layer in layers]
+    packing.shutdown(wait=False)
+    rows = context + 2 * SCRATCH_ROWS
+    kv_heads, head_dim = args.num_key_value_heads, args.head_dim
     return Model(
         args,
         get("model.embed_tokens"),
         blocks,
         RMSNorm(get("model.norm"), args.rms_norm_eps),
-        head.result(),
-        Rope(
-            args.head_dim,
-            context + 2 * SCRATCH_ROWS,
-            args.rope_theta,
-            args.rope_scaling,
-            device,
-        ),
-        KVState(
-            args.num_hidden_layers,
-            slots,
-            context,
-            args.num_key_value_heads,
-            args.head_dim,
-            compute,
-            device,
-        ),
+        head,
+        Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device),
+        KVState(len(layers), slots, context, kv_heads, head_dim, compute, device),
     )
 
 
