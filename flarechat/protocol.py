@@ -120,7 +120,8 @@ class Request:
 class Boot:
     """What the engine process needs to start. `model` is a path: a GGUF file or a folder.
 
-    `context` None means the model's own length; `dtype` is auto, float32, float16 or bfloat16.
+    `context` None means the model's own length; `dtype` is auto, float32, float16, bfloat16 or
+    packed-float16 (fp16 weights, float32 arithmetic, CPU only).
     """
 
     model: str

@@ -26,7 +26,7 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("model", str, "NAME|PATH",
          "A known name, a GGUF file, a folder or a Hugging Face name. Default: smollm2."),
         ("device", str, "DEVICE", "auto, cpu, cuda or cuda:N. Default: auto."),
-        ("dtype", str, "TYPE", "auto, float32, float16 or bfloat16. Default: auto."),
+        ("dtype", str, "TYPE", "auto, float32, float16, bfloat16 or packed-float16 (CPU). Default: auto."),
         ("ctx", str, "N", "Context length in tokens. Default: the model's own."),
         ("concurrency", str, "N", "Requests answered at once. Default: 1."),
         ("threads", str, "N", "CPU threads of the engine. Default: the engine chooses."),
