@@ -19,6 +19,7 @@ from typing import Any
 import flarechat
 from flarechat import paths
 from flarechat.config import FOLDER_FILE, Settings, load_settings
+from flarechat.engine import executors
 from flarechat.errors import FlarechatError, ModelError
 
 PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "textual", "typer")
@@ -42,7 +43,7 @@ def examine() -> tuple[Report, list[FlarechatError]]:
     settings = _tried(lambda: load_settings({}), problems) or Settings()
     report: Report = {
         "versions": _versions(),
-        "engine": {"executor": "eager"} | _device(),
+        "engine": {"executor": executors.DEFAULT} | _device(),
         "machine": _machine(),
         "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
         "paths": _tried(_paths, problems) or {},

@@ -14,7 +14,7 @@ from flarechat.engine.answer import Emit
 from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import make_drafter
 from flarechat.engine.engine import Engine, Language
-from flarechat.engine.executors import make_executor
+from flarechat.engine.executors import DEFAULT, make_executor
 from flarechat.engine.layers.linear import packed_half_available
 from flarechat.engine.memory import admit, host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
@@ -60,7 +60,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     info = _describe(checkpoint, args, context, dtype, device)
     drafter = make_drafter("copies", lanes, device)
     engine = Engine(
-        target, drafter, make_executor("eager", target, drafter),
+        target, drafter, make_executor(DEFAULT, target, drafter),
         SlotPool(lanes, context, args.vocab_size, device), language_of(checkpoint),
         Controller(info.device_fingerprint), emit,
     )  # fmt: skip

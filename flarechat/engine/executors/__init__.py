@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from flarechat.engine.contracts import Drafter, Executor, Target
 
 EXECUTORS = {"eager": ("flarechat.engine.executors.eager", "EagerExecutor")}
+DEFAULT = "eager"
 
 
 def make_executor(name: str, target: Target, drafter: Drafter) -> Executor:
