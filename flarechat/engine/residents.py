@@ -42,6 +42,10 @@ class Residents:
         self._used[slot] = self._clock
         self._tokens[slot] = list(tokens)
 
+    def held(self, slot: int) -> list[int]:
+        """The tokens whose state the slot's caches hold."""
+        return list(self._tokens[slot])
+
     def forget(self, slot: int) -> None:
         """Whatever the slot's caches hold is not to be trusted."""
         self.hold(slot, ())

@@ -1,7 +1,8 @@
 """Any schedule of requests, cancels and lanes says what plain decoding says, request by request.
 
 The reference answers each request alone, on a fresh engine, one token a round. Acceptance is by
-match throughout, so the tokens must be equal, whatever was drafted, restored or played beside.
+match throughout, so the tokens must be equal, whatever was drafted, restored or played beside;
+and what a slot is said to hold in the end must be there.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flarechat.engine.engine import Engine
+from flarechat.engine.slot import Lanes
 from flarechat.protocol import Finished, Message, Request, Sampling, Speculation
 from tests.engine.conftest import Desk
 
@@ -105,3 +109,20 @@ def test_every_schedule_says_what_plain_decoding_says(
         assert expected[: len(said)] == said
         if finished.reason != "cancelled":
             assert (alone.text, alone.reason) == (finished.text, finished.reason)
+    for slot in range(lanes):
+        assert_holds(together.engine, slot, desk().engine)
+
+
+def assert_holds(engine: Engine, slot: int, fresh: Engine) -> None:
+    """The rows a slot is said to hold are those of prefilling the same tokens afresh."""
+    tokens = engine.residents.held(slot)
+    if not tokens:
+        return
+    fresh.pool.open(0, [*tokens, 0], sampling=Sampling(), seed=0, match=True, budget=1, eos=())
+    fresh.executor.prefill(Lanes(fresh.pool, (0,)), torch.tensor([tokens]), len(tokens))
+    theirs = fresh.executor.target.kv.tensors()  # type: ignore[attr-defined]
+    for name, ours in engine.executor.target.kv.tensors().items():  # type: ignore[attr-defined]
+        held = slice(None, len(tokens))
+        torch.testing.assert_close(
+            ours[slot, :, held], theirs[name][0, :, held], atol=2e-4, rtol=1e-3
+        )
