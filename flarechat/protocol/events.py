@@ -1,0 +1,249 @@
+"""Events: what the engine tells of itself and of each request. Field names here are public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flarechat.errors import KINDS, FlarechatError
+from flarechat.protocol.requests import Sampling, Speculation
+
+DRAFT_SOURCES = ("mtp", "history", "context", "grammar")
+TAIL_SOURCES = ("correction", "bonus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """An error on its way between processes: `kind` is a class name of flarechat.errors."""
+
+    kind: str
+    message: str
+    hint: str = ""
+
+    @classmethod
+    def of(cls, error: FlarechatError) -> ErrorInfo:
+        return cls(kind=type(error).__name__, message=error.message, hint=error.hint)
+
+    def exception(self) -> FlarechatError:
+        return KINDS.get(self.kind, FlarechatError)(self.message, self.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The loaded model, for headers, panels and session files."""
+
+    name: str
+    recipe: str
+    fingerprint: str
+    template_digest: str
+    parameters: int
+    vocabulary: int
+    context: int
+    layers: int
+    dtype: str
+    device: str
+    device_fingerprint: str
+    recommended: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """Start-up work under way: `done` of `total` units of `stage`."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The engine takes requests."""
+
+    model: ModelInfo
+    lanes: int
+    load_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The engine cannot go on; the process ends after this."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A request got a slot. `restored_tokens` of the prompt were still in its caches."""
+
+    request: str
+    prompt_tokens: int
+    restored_tokens: int
+    context: int
+    max_tokens: int
+    acceptance: str
+    sampling: Sampling
+    speculation: Speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Prefill: `done` of `total` prompt tokens are in the caches."""
+
+    request: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """Natural-log probability of one token under the target's unfiltered law (T = 1)."""
+
+    id: int
+    token: str
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One verified round.
+
+    `width` rows were verified, `offered` drafts put to the target, `accepted` kept, `emitted`
+    tokens given to the user: emitted = accepted + 1 - clipped. `source` is where the drafts came
+    from ("none" without drafts); `draft_sources` has one entry an offered draft, `sources` one
+    an emitted token (a draft source, "correction" or "bonus"). `ms` is the whole round's time,
+    `context` the tokens consumed before it, `match_length` the key that found a copy (8, 4 or 0)
+    and `origin` the request id it was copied from.
+    """
+
+    request: str
+    index: int
+    width: int
+    source: str
+    offered: int
+    accepted: int
+    emitted: int
+    clipped: int
+    draft_sources: tuple[str, ...]
+    sources: tuple[str, ...]
+    ms: float
+    context: int
+    reason: str
+    tokens: tuple[int, ...]
+    lanes: int = 1
+    match_length: int = 0
+    origin: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Text to append. `channel` is answer, thinking or tool."""
+
+    request: str
+    text: str
+    channel: str = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one request: the prompt's, of those the restored, and the generated."""
+
+    prompt_tokens: int
+    restored_tokens: int
+    completion_tokens: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Milliseconds of one request; `tokens_per_second` counts emitted tokens over decode_ms."""
+
+    prefill_ms: float
+    decode_ms: float
+    first_token_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTotals:
+    """Drafts of one source over a request, and tokens emitted from it."""
+
+    offered: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthTotals:
+    """Drafts at one depth (1 is the first of a round)."""
+
+    depth: int
+    offered: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryTotals:
+    """Look-ups of the copy indexes: how many, and how many hit by key length."""
+
+    lookups: int = 0
+    hits8: int = 0
+    hits4: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationSummary:
+    """Totals of a request's rounds.
+
+    emitted = accepted + rounds - clipped; `mean_acceptance_length` is emitted / rounds, the
+    bonus included; `draft_acceptance_rate` is accepted / offered, 0 without offers;
+    `acceptance_histogram[a]` counts rounds that accepted a drafts; `by_depth` and `by_source`
+    add up to the totals; `cost_ms_by_width` is the median whole-round time of each width.
+    """
+
+    rounds: int = 0
+    offered: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    clipped: int = 0
+    mean_acceptance_length: float = 0.0
+    draft_acceptance_rate: float = 0.0
+    acceptance_histogram: tuple[int, ...] = ()
+    by_depth: tuple[DepthTotals, ...] = ()
+    by_source: dict[str, SourceTotals] = field(default_factory=dict)
+    cost_ms_by_width: dict[str, float] = field(default_factory=dict)
+    history: HistoryTotals = HistoryTotals()
+    context: HistoryTotals = HistoryTotals()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request ended. `text` is the whole answer; text, tokens and state end at one token."""
+
+    request: str
+    reason: str
+    text: str
+    usage: Usage
+    timings: Timings
+    speculation: SpeculationSummary
+    stop: str | None = None
+    error: ErrorInfo | None = None
+    controller: dict[str, Any] | None = None
+
+    @classmethod
+    def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:
+        """The end of a request that was never played: nothing said, nothing counted."""
+        return cls(
+            request=request,
+            reason=reason,
+            text="",
+            usage=Usage(prompt_tokens=0, restored_tokens=0, completion_tokens=0, context=0),
+            timings=Timings(prefill_ms=0, decode_ms=0, first_token_ms=0, tokens_per_second=0),
+            speculation=SpeculationSummary(),
+            error=error,
+        )
+
+
+RequestEvent = Started | Progress | Round | Delta | Finished
+Event = Loading | Ready | Failed | RequestEvent
