@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from flarechat.engine.state.kv import KVState
 
 
-def causal_mask(positions: Tensor, extent: int) -> Tensor:
-    """bool [B, T, extent]: row t of a lane sees cache rows up to its own position."""
-    return torch.arange(extent, device=positions.device) <= positions[..., None]
+def causal_mask(positions: Tensor, extent: int, group: int) -> Tensor:
+    """bool [B, group * T, extent]: row t of a lane sees cache rows up to its own position.
+
+    The T rows stand once for each of the `group` query heads that share a kv head.
+    """
+    seen = torch.arange(extent, device=positions.device) <= positions[..., None]
+    return seen.repeat(1, group, 1)
 
 
 class Attention:
@@ -36,7 +40,7 @@ class Attention:
         self, x: Tensor, cache: KVState, layer: int, lanes: Lanes, rows: Tensor, mask: Tensor,
         angles: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """x [B, T, D_model], rows [B, T] to write, mask [B, T, extent] → [B, T, D_model]."""
+        """x [B, T, D_model], rows [B, T] to write, mask [B, group * T, extent] → [B, T, D_model]."""
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
         qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
@@ -57,12 +61,10 @@ class Attention:
         A lone row travels with a copy of itself: the product of two rows and more sums in one
         order, that of a single one in another, and a row must not depend on the width.
         """
-        length = q.shape[1]
+        length, group = q.shape[1], self.heads // self.kv_heads
         if length == 1:
-            return self._attend(q.expand(-1, 2, -1), k, v, mask.expand(2, -1))[:1]
-        group = self.heads // self.kv_heads
+            return self._attend(q.expand(-1, 2, -1), k, v, mask[:1].expand(2 * group, -1))[:1]
         rows = q.reshape(self.kv_heads, group * length, self.head_dim)
-        tiled = mask.repeat(group, 1)
-        out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=tiled)[0]
+        out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=mask)[0]
         out = out.reshape(self.heads, length, self.head_dim).transpose(0, 1)
         return out.reshape(length, self.heads * self.head_dim)

@@ -56,7 +56,8 @@ class Model:
 
     def _forward(self, lanes: Lanes, inputs: Tensor, rows: Tensor, extent: int) -> Tensor:
         positions = lanes.positions(inputs.shape[1])
-        mask, angles = causal_mask(positions, extent), self.rope.at(positions)
+        group = self.args.num_attention_heads // self.args.num_key_value_heads
+        mask, angles = causal_mask(positions, extent, group), self.rope.at(positions)
         x = F.embedding(inputs, self.embedding)
         for layer, block in enumerate(self.blocks):
             normed = block.attention_norm(x)
