@@ -40,7 +40,7 @@ class Attention:
         self, x: Tensor, cache: KVState, layer: int, lanes: Lanes, rows: Tensor, mask: Tensor,
         angles: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """x [B, T, D_model], rows [B, T] to write, mask [B, group * T, extent] → [B, T, D_model]."""
+        """x [B, T, D_model], rows [B, T] to write, mask of `causal_mask` → [B, T, D_model]."""
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
         qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
