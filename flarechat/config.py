@@ -25,7 +25,7 @@ from flarechat.protocol import MAX_LANES, Request, Sampling, Speculation
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
-DTYPES = ("auto", "float32", "float16", "bfloat16")
+DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
