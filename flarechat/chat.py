@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flarechat.config import Settings
-from flarechat.errors import FlarechatError, PromptTooLongError, SessionError, UsageError
+from flarechat.errors import FlarechatError, SessionError, UsageError
 from flarechat.protocol import (
     Delta,
     EngineDoor,
@@ -237,17 +237,18 @@ class Conversation:
     def _messages(self) -> tuple[Message, ...]:
         """What the model is given: no empty turn, and neighbours of one role as one message.
 
-        A message that once did not fit the context is left out; it would never fit again.
+        A message whose answer failed is left out with it: it is sent again, or never fits.
         """
-        messages = [Message(role="system", content=self.system)] if self.system else []
+        system = self.system
+        messages = [Message(role="system", content=well_formed(system))] if system else []
         for turn, reply in zip(self.turns, [*self.turns[1:], None], strict=True):
-            if not turn.text.strip() or _refused_as_too_long(reply):
+            failed = turn.status == "error" or (reply is not None and reply.status == "error")
+            if failed or not turn.text.strip():
                 continue
+            text = well_formed(turn.text)
             if messages and messages[-1].role == turn.role:
-                text = f"{messages.pop().content}\n\n{turn.text}"
-                messages.append(Message(role=turn.role, content=text))
-            else:
-                messages.append(Message(role=turn.role, content=turn.text))
+                text = f"{messages.pop().content}\n\n{text}"
+            messages.append(Message(role=turn.role, content=text))
         return tuple(messages)
 
     def _finish(self, finished: Finished) -> Turn:
@@ -296,9 +297,3 @@ class Conversation:
             speculation=self.settings.speculation(),
             system=self.system,
         )
-
-
-def _refused_as_too_long(reply: Turn | None) -> bool:
-    """Whether the answer is a refusal of the message before it because of its length."""
-    error = reply.finished.error if reply and reply.finished else None
-    return error is not None and error.kind == PromptTooLongError.__name__

@@ -536,6 +536,38 @@ def test_an_engine_that_cannot_be_asked_ends_the_turn() -> None:
     assert ("error", None) == (live.status, conversation.live)
 
 
+def test_a_message_whose_answer_failed_is_asked_once_when_it_is_sent_again() -> None:
+    engine = ScriptedEngine([words("Fine."), words("one two"), words("ok")])
+    conversation = bound(engine)
+    play(conversation, engine, "Hi")
+    conversation.send("Go on")
+    for _ in range(2):
+        for event in engine.drain():
+            conversation.apply(event)
+    conversation.apply(Failed(error=ErrorInfo(kind="EngineError", message="It died.")))
+    engine.start()
+
+    play(conversation, engine, "Go on")
+    conversation.close()
+
+    assert ["Hi", "Fine.", "Go on"] == [m.content for m in engine.requests[-1].messages]
+    assert ["Hi", "Go on", "Go on"] == [
+        line["text"] for line in lines("hi") if line.get("type") == "user"
+    ]
+
+
+def test_no_lone_surrogate_reaches_the_engine_from_a_flag_or_a_file() -> None:
+    engine = ScriptedEngine()
+    conversation = bound(engine, Settings(system="x\udcff"))
+    play(conversation, engine, "Hi")
+    conversation.turns[1].text = "y\ud800"
+
+    play(conversation, engine, "Again")
+    conversation.close()
+
+    assert ["x?", "Hi", "y?", "Again"] == [m.content for m in engine.requests[1].messages]
+
+
 def test_a_lone_surrogate_is_replaced_before_anyone_sees_it() -> None:
     engine = ScriptedEngine()
     conversation = bound(engine)
