@@ -648,9 +648,12 @@ def test_what_could_not_be_written_until_the_end_is_admitted(
     conversation = bound(engine)
 
     play(conversation, engine, "Hi")
+    conversation.notices.clear()
+    conversation.close()
     conversation.close()
 
     assert conversation.unsaved
+    assert ["hi was closed unsaved: part of it is not on the disk."] == conversation.notices
     assert [] == [name for name in os.listdir(paths.sessions_dir()) if name.endswith(".jsonl")]
 
 

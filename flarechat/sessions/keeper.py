@@ -63,9 +63,15 @@ class Keeper:
         self._save(lambda writer: writer.finish(turn, device_fingerprint))
 
     def close(self) -> None:
-        """Try once more to write what waits, then release the session. Safe to call twice."""
+        """Try once more to write what waits, then release the session. Safe to call twice.
+
+        What the disk still refuses is lost with the process: `unsaved` stays, and a notice says so.
+        """
         if self._writer or self._backlog:
             self._save(SessionWriter.close)
+            if self._refused:
+                name = self.name or "This chat"
+                self._notices.append(f"{name} was closed unsaved: part of it is not on the disk.")
         self._writer, self._backlog = None, []
 
     def _save(self, write: Write) -> None:

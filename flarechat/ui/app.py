@@ -26,6 +26,7 @@ from flarechat import paths
 from flarechat.config import Settings
 from flarechat.errors import EXIT_USAGE, FlarechatError, UsageError, print_error
 from flarechat.protocol import EngineDoor
+from flarechat.textsafe import strip_controls
 from flarechat.ui import terminal, themes
 from flarechat.ui.bridge import Bridge, Clock
 from flarechat.ui.format import Glyphs, glyphs
@@ -198,7 +199,10 @@ def live(settings: Settings, engine: EngineDoor, *, resume: str | None, continue
     finally:
         app.bridge.conversation.close()
         engine.close()
+    conversation = app.bridge.conversation
+    for notice in conversation.notices:
+        print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
     if app.problem:
         print_error(app.problem, sys.stderr)
         return app.problem.exit_code
-    return app.return_code or 0
+    return app.return_code or int(conversation.unsaved)

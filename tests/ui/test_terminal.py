@@ -18,6 +18,7 @@ import pytest
 from flarechat import paths
 from flarechat.chat import Conversation
 from flarechat.config import Settings
+from flarechat.ui.app import FlarechatApp, live
 from tests.fakes import ScriptedEngine
 
 CHAT = """
@@ -202,3 +203,19 @@ def test_a_fault_in_the_interface_is_one_sentence_and_a_report(window: Window) -
     assert ["Traceback (most recent call last):"] == [
         report.read_text("utf-8").splitlines()[0] for report in reports
     ]
+
+
+def test_a_chat_that_the_disk_refused_until_the_end_is_admitted_after_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.mkdir()
+    (home / "data").write_text("a file where the folder should be")
+
+    def chat(app: FlarechatApp) -> None:
+        app.bridge.send("hi")
+
+    monkeypatch.setattr(FlarechatApp, "run", chat)
+    status = live(Settings(), ScriptedEngine(), resume=None, continue_last=False)
+
+    assert 1 == status
+    assert "flarechat: This chat was closed unsaved: " in capsys.readouterr().err
