@@ -139,6 +139,34 @@ def test_a_burst_of_keys_is_one_typed_line_or_a_paste(
     run()
 
 
+def post(chat: Chat, text: str) -> None:
+    """Type without waiting for a key to be handled."""
+    for c in text:
+        key = {"\n": "enter", " ": "space"}.get(c, c)
+        chat.app.post_message(events.Key(key, None if c == "\n" else c))
+
+
+@played
+async def test_keys_right_after_enter_are_written_after_the_message_was_sent() -> None:
+    async with chatting() as chat:
+        post(chat, "hi\nmore")
+        await chat.pilot.pause()
+
+        assert ["hi"] == sent(chat)
+        assert "more" == chat.prompt.text
+
+
+@played
+async def test_lines_that_arrive_as_keys_without_a_pause_keep_their_order() -> None:
+    async with chatting() as chat:
+        chat.prompt.burst_gap, chat.prompt.burst_settle = 5.0, 0.01
+        post(chat, "line one\nline two\nline three")
+        await chat.pilot.pause(0.1)
+
+        assert [] == sent(chat)
+        assert "line one\nline two\nline three" == chat.prompt.text
+
+
 @played
 async def test_tab_completes_a_command_and_unknown_ones_are_refused_with_the_nearest() -> None:
     async with chatting() as chat:

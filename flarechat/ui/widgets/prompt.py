@@ -97,7 +97,10 @@ class Prompt(TextArea):
             self._burst_keys = self._burst_lines = 0
         self._burst_keys += 1
         if event.key == "enter":
+            # A binding would run after bubbling, when later keys are already in the text.
             event.prevent_default()
+            event.stop()
+            self.action_submit()
 
     def action_submit(self) -> None:
         chip = self._chip_at_cursor()
