@@ -128,11 +128,19 @@ class Bridge:
             self._enter("PREFILL")
         return self.conversation.turns[before:]
 
-    def stop(self) -> str:
-        """Stop the answer under way; returns what was queued, for the prompt."""
-        if self.conversation.live is not None:
+    def stop(self) -> Beat:
+        """Stop the answer under way; what was queued is returned.
+
+        A turn that the engine never heard of ends here and now: no event will tell.
+        """
+        beat, turn = Beat(), self.conversation.live
+        if turn is not None:
             self.conversation.stop()
-        return self.take_queue()
+            if self.conversation.live is None:
+                beat.touched.append(turn)
+                self.last = turn.finished
+        beat.returned = self.take_queue()
+        return beat
 
     def take_queue(self) -> str:
         """Empty the queue into one text."""

@@ -18,6 +18,13 @@ from tests.ui.harness import Chat, chatting, played
 LONG = "\n\n".join(f"Paragraph {n} of a long answer." for n in range(40))
 
 
+class Silent(ScriptedEngine):
+    """An engine that never gets ready."""
+
+    def start(self) -> None:
+        pass
+
+
 def state(chat: Chat) -> str:
     return chat.screen.query_one(Header).state.state
 
@@ -67,6 +74,19 @@ async def test_escape_keeps_the_partial_answer_and_marks_it_stopped() -> None:
         assert [turn.id] == engine.cancelled
         assert ("stopped", "one two") == (turn.status, turn.text)
         assert "Model  stopped" in chat.text
+
+
+@played
+async def test_escape_before_the_model_is_ready_ends_the_turn_on_screen_too() -> None:
+    async with chatting(Silent()) as chat:
+        await chat.say("early")
+        await chat.say("later")
+        await chat.press("escape")
+        await chat.beat()
+
+        assert "Model  stopped" in chat.text and "writing" not in chat.text
+        assert "end cancelled" in chat.text
+        assert "later" == chat.prompt.text
 
 
 @played

@@ -193,8 +193,8 @@ class ChatScreen(Screen[None]):
 
     def action_escape(self) -> None:
         if self.bridge.conversation.live is not None or self.bridge.queue:
-            waiting = self.bridge.stop()
-            self.show_beat(Beat(returned=waiting))
+            self.show_beat(self.bridge.stop())
+            self.dashboard.hurry()
         elif not self.prompt.has_focus:
             self.prompt.focus()
         else:
