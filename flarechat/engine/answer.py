@@ -172,16 +172,13 @@ class Answer:
         return events
 
     def _rest(self) -> str:
-        """Text that was held back, up to a stop string that is certain only now."""
+        """Text that was held back, up to a stop string that the last bytes complete."""
         if self.stop is not None:
             return ""
         text, self.stop = self._stops.push(self._decoder.flush())
-        if self.stop is None:
-            text += self._stops.flush()
-            self.stop = self._stops.hit
-        if self.stop is not None and self.reason != "cancelled":
+        if self.stop is not None and self.reason not in ("cancelled", "error"):
             self.reason = "stop"
-        return text
+        return text + self._stops.flush()
 
 
 Emit = Callable[[Event], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from flarechat.engine.executors import DEFAULT, make_executor
 from flarechat.engine.layers.linear import packed_half_available
 from flarechat.engine.memory import admit, host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
-from flarechat.engine.slot import SlotPool
+from flarechat.engine.slot import MAX_EOS, SlotPool
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
 from flarechat.protocol import MAX_LANES, Boot, Loading, ModelInfo, Ready
 
-DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
+PACKED = "packed-float16"
+DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED)
 
 
 def boot_engine(boot: Boot, emit: Emit) -> Engine:
@@ -71,6 +73,17 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
 def language_of(checkpoint: Checkpoint) -> Language:
     """Tokenizer, chat template and terminal tokens of a checkpoint."""
     tokenizer = Tokenizer(checkpoint.tokenizer_json)
+    rows, ids, ends = (
+        checkpoint.config["vocab_size"],
+        tokenizer.vocabulary,
+        checkpoint.eos_token_ids,
+    )
+    if ids > rows or len(ends) > MAX_EOS:
+        raise ModelError(
+            f"The tokenizer has {ids} tokens, {len(ends)} of them terminal; the model has {rows} "
+            f"rows and at most {MAX_EOS} terminal tokens can be watched for.",
+            "The files do not belong together; download them again, or choose another model.",
+        )
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
     return Language(
         tokenizer,
@@ -82,8 +95,8 @@ def language_of(checkpoint: Checkpoint) -> Language:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    number = int(name.removeprefix("cuda:")) if name.startswith("cuda:") else 0
-    if name == "cpu" or (name.startswith("cuda") and number < torch.cuda.device_count()):
+    cuda = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if name == "cpu" or (cuda and int(cuda[1] or 0) < torch.cuda.device_count()):
         return torch.device(name)
     remedy = "Use --device auto, cpu or cuda; cuda needs an NVIDIA GPU and a CUDA build of torch."
     raise SettingsError(f"--device {name} is not available here.", remedy)
@@ -101,11 +114,16 @@ def _require_layers(claimed: int, tensors: int) -> None:
 def _dtype(name: str, device: str) -> str:
     if name not in DTYPES:
         raise SettingsError(f"--dtype {name} is unknown.", f"Use one of {', '.join(DTYPES)}.")
-    if name != "auto":
-        return name
-    if _device(device).type == "cuda":
-        return "bfloat16"
-    return "packed-float16" if packed_half_available() else "float32"
+    on_cpu = _device(device).type == "cpu"
+    packs = on_cpu and packed_half_available()
+    if name == "auto":
+        return PACKED if packs else "float32" if on_cpu else "bfloat16"
+    if name == PACKED and not packs:
+        raise SettingsError(
+            f"--dtype {PACKED} is not available here.",
+            "It needs the CPU and a build of torch with fbgemm; use --dtype auto.",
+        )
+    return name
 
 
 def _lanes(asked: int) -> int:

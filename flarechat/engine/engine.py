@@ -17,7 +17,7 @@ from flarechat.engine.answer import Answer, Emit, Played
 from flarechat.engine.contracts import Drafter, Executor, Target
 from flarechat.engine.controller import Controller
 from flarechat.engine.plan import extent_for
-from flarechat.engine.player import LANE_COUNTS, RoundPlayer
+from flarechat.engine.player import RoundPlayer
 from flarechat.engine.residents import Residents
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.text.tokenizer import Tokenizer
@@ -94,14 +94,12 @@ class Engine:
         """Run a piece of work; its failure ends the requests concerned and nothing else."""
         try:
             work()
-        except (RuntimeError, ValueError, IndexError, MemoryError) as failure:
-            error = EngineError(
-                f"The model failed in the middle of a round: {str(failure).splitlines()[0]}",
-                "Send the message again; `flarechat doctor` shows memory and versions.",
-            )
+        except Exception as failure:
+            error = ErrorInfo.of(_failed("in the middle of an answer", failure))
             for answer in concerned:
-                answer.reason = "error"
-                self._close(answer, ErrorInfo.of(error))
+                if answer in self.playing or answer in self.prefilling:
+                    answer.reason = "error"
+                    self._close(answer, error)
 
     def _admit(self) -> None:
         while self.waiting and (free := self._free_slots()):
@@ -109,10 +107,11 @@ class Engine:
             try:
                 prompt = self.language.encode_chat(request.messages)
                 self._check_length(prompt)
+                self._open(request, prompt, free)
             except FlarechatError as error:
                 self._refuse(request, error)
-                continue
-            self._open(request, prompt, free)
+            except Exception as failure:
+                self._refuse(request, _failed("at the message", failure))
 
     def _free_slots(self) -> list[int]:
         taken = {answer.slot for answer in (*self.prefilling, *self.playing)}
@@ -181,7 +180,9 @@ class Engine:
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
             self.player.unsettle()
-        self.emit(Progress(request=answer.request.id, done=end + 1, total=total + 1))
+        # The pending token counts as read with the last chunk.
+        done = end + (end == total)
+        self.emit(Progress(request=answer.request.id, done=done, total=total + 1))
         if end == total:
             answer.prefill_done()
             self.pool.start(answer.slot)
@@ -189,13 +190,10 @@ class Engine:
             self.playing.append(answer)
 
     def _play(self) -> None:
-        """One round over the answers that waited longest."""
-        answers = self.playing[: LANE_COUNTS[-1]]
+        """One round over every answer that is playing; there are never more than lanes."""
+        answers = list(self.playing)
         for answer, played in zip(answers, self.player.play(answers), strict=True):
             self._settle(answer, played)
-        self.playing = [a for a in self.playing if a not in answers] + [
-            a for a in answers if a in self.playing
-        ]
 
     def _settle(self, answer: Answer, played: Played) -> None:
         """A lane's record becomes final: its kept tokens are committed, or the answer ends."""
@@ -238,3 +236,12 @@ class Engine:
         """End a request that never got a slot: cancelled, or refused with an error."""
         info = None if error is None else ErrorInfo.of(error)
         self.emit(Finished.unplayed(request.id, "error" if info else "cancelled", info))
+
+
+def _failed(where: str, failure: Exception) -> EngineError:
+    """What the user is told of an exception nobody foresaw."""
+    what = (str(failure).splitlines() or [type(failure).__name__])[0]
+    return EngineError(
+        f"The model failed {where}: {what}",
+        "Send the message again; `flarechat doctor` shows memory and versions.",
+    )

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import IO, Any
 
 from flarechat import paths
@@ -133,22 +134,34 @@ class EngineHost:
         assert process is not None and process.stdout is not None
         failed = False
         try:
-            for line in process.stdout:
+            for line in _lines(process.stdout):
                 event = decode(line)
                 failed |= isinstance(event, Failed)
                 self._queue(event)
-        except ValueError:
-            pass  # the pipe was closed under the reader: `close` is under way
-        if not (failed or self._closing):
-            self._queue(Failed(error=_obituary(process)))
-        with self._arrived:
-            self._over = True
-            self._arrived.notify_all()
+            if not (failed or self._closing):
+                self._queue(Failed(error=_obituary(process)))
+        except Exception as error:
+            told = EngineError(
+                f"The model process said something unreadable: {error}", "Restart flarechat."
+            )
+            self._queue(Failed(error=ErrorInfo.of(told)))
+        finally:
+            with self._arrived:
+                self._over = True
+                self._arrived.notify_all()
 
     def _queue(self, event: Event) -> None:
         with self._arrived:
             self._events.append(event)
             self._arrived.notify_all()
+
+
+def _lines(pipe: IO[str]) -> Iterator[str]:
+    """The pipe's lines until it ends or is closed under the reader."""
+    try:
+        yield from pipe
+    except ValueError:
+        return
 
 
 def _environment() -> dict[str, str]:
@@ -174,7 +187,8 @@ def _open_log() -> IO[bytes]:
 
 def _obituary(process: subprocess.Popen[Any]) -> ErrorInfo:
     code = process.wait()
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    named = {number.value: number.name for number in signal.Signals}
+    how = f"signal {named.get(-code, -code)}" if code < 0 else f"exit status {code}"
     return ErrorInfo.of(
         EngineError(
             f"The model process ended unexpectedly ({how}).",

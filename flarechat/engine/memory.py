@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,22 @@ HEADROOM = 0.9
 
 
 def host_available() -> int:
-    """Bytes the operating system says can be taken without swapping."""
+    """Bytes that can be taken without swapping, within the container's limit if there is one."""
+    return min(_system_available(), _container_available())
+
+
+def _container_available(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes left under a control group's limit; unbounded without one."""
+    try:
+        limit, used = (
+            (root / name).read_text().strip() for name in ("memory.max", "memory.current")
+        )
+        return int(limit) - int(used)
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+def _system_available() -> int:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():

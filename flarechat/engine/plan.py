@@ -46,8 +46,8 @@ class LawShape:
 class Plan:
     """One round's static part.
 
-    `draft_tokens` is K; `extent` bounds the cache rows any lane can see (a multiple of
-    EXTENT_STEP, at least consumed + width); `acceptance` is ratio, match or mixed; `logprobs` is
+    `draft_tokens` is K; `extent` bounds the cache rows any lane can see (at least
+    consumed + width; see `extent_for`); `acceptance` is ratio, match or mixed; `logprobs` is
     the number of alternatives to report beside each emitted token, 0 for no log-probabilities.
     """
 

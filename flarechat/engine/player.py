@@ -62,9 +62,10 @@ class RoundPlayer:
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:
         speculations = [answer.request.speculation for answer in answers]
-        if not any(s.history_drafts and s.draft_tokens for s in speculations):
+        drafting = [s for s in speculations if s.history_drafts and s.draft_tokens]
+        if not drafting:
             return Choice(0, "drafting is off")
-        adaptive = all(s.adaptive for s in speculations)
+        adaptive = all(s.adaptive for s in drafting)
         return self.controller.choose(offers, context, adaptive=adaptive)
 
     def _plan(self, answers: Sequence[Answer], choice: Choice, context: int) -> Plan:

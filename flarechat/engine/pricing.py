@@ -13,6 +13,8 @@ _SURVIVAL_FLOOR_RATE = 0.08
 _COST_RATE = 0.2
 _COST_STEP = 0.25
 _STALL = 4.0
+_STALLS_BELIEVED = 3
+_MOST_MS, _MOST_COUNT = 1e9, 1 << 31
 _ROW_SLOPE = 0.08
 _STALE_ROUNDS = 64
 _TRUSTED_PROBES = 3
@@ -25,6 +27,7 @@ class Mean:
     value: float = 0.0
     count: int = 0
     seen: int = 0
+    stalls: int = 0
 
     def add(self, sample: float, floor_rate: float) -> None:
         """Move towards `sample` by 1/count, but at least by `floor_rate`."""
@@ -73,9 +76,9 @@ class Survival:
         for kind, rows in (state if isinstance(state, dict) else {}).items():
             try:
                 means = [Mean(float(value), int(count)) for value, count in rows]
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError):
                 continue
-            if all(0 <= m.value <= 1 and m.count >= 0 for m in means):
+            if all(0 <= m.value <= 1 and 0 <= m.count < _MOST_COUNT for m in means):
                 self.means[str(kind)] = means
 
 
@@ -104,15 +107,25 @@ class CostTable:
     rounds: int = 0
 
     def observe(self, key: CostKey, ms: float, *, settled: bool, probe: bool) -> None:
-        """One round's time. Unsettled ones (after a plan change) only seed an empty class.
+        """One round's time. Unsettled ones (after a plan change) only seed an empty class, and
+        then at most a quarter above what its neighbours make likely.
 
         A sample is clamped to a quarter around the mean; one four times the mean is a stall and
-        does not count at all.
+        does not count, until so many come in a row that they are the truth.
         """
         self.rounds += 1
+        likely = None if settled else self.ms(key)
         mean = (self.probes if probe else self.ordinary).setdefault(key, Mean())
-        if mean.count and (not settled or ms > _STALL * mean.value):
+        if mean.count and not settled:
             return
+        if mean.count and ms > _STALL * mean.value:
+            mean.stalls += 1
+            if mean.stalls < _STALLS_BELIEVED:
+                return
+            mean.value, mean.count = 0.0, 0
+        mean.stalls = 0
+        if likely is not None:
+            ms = min(ms, likely * (1 + _COST_STEP))
         if mean.count:
             ms = min(max(ms, mean.value * (1 - _COST_STEP)), mean.value * (1 + _COST_STEP))
         mean.add(ms, _COST_RATE)
@@ -167,7 +180,7 @@ class CostTable:
             try:
                 lanes, width, bucket = (int(part) for part in name.split("/"))
                 value, count = float(entry[0]), int(entry[1])
-            except (ValueError, TypeError, IndexError):
+            except (ValueError, TypeError, LookupError, OverflowError, AttributeError):
                 continue
-            if value > 0 and count > 0:
+            if 0 < value < _MOST_MS and 0 < count < _MOST_COUNT:
                 self.ordinary[CostKey(lanes, width, bucket)] = Mean(value, count, self.rounds)

@@ -28,10 +28,18 @@ class Residents:
         self.reusable = reusable
 
     def claim(self, free: Collection[int], tokens: Sequence[int]) -> tuple[int, int]:
-        """The free slot that shares the longest beginning with `tokens` (else the least recently
-        used), and the tokens it restores; the last token is never restored, it stays pending."""
+        """A free slot for `tokens`, and how many of them it restores.
+
+        The slot that saves most counts: tokens that need no computing against, at half their
+        weight, tokens of another text that would be overwritten; then the least recently used.
+        The last token is never restored, it stays pending.
+        """
         shared = {slot: common_prefix(self._tokens[slot], tokens[:-1]) for slot in free}
-        slot = max(free, key=lambda s: (shared[s], -self._used[s], -s))
+
+        def saved(slot: int) -> float:
+            return shared[slot] - (len(self._tokens[slot]) - shared[slot]) / 2
+
+        slot = max(free, key=lambda s: (saved(s), -self._used[s], -s))
         restored = self.reusable(shared[slot])
         self.hold(slot, tokens[:restored])
         return slot, restored

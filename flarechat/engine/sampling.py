@@ -75,6 +75,8 @@ def target_law(logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape) ->
         logits, ids = logits.sort(dim=-1, descending=True)
     sampling = lanes.sampling()
     heat = sampling.temperature[:, None, None]
+    # Differences to the likeliest keep a tiny temperature from making infinities.
+    logits = logits - logits.amax(-1, keepdim=True)
     probs = torch.softmax(logits / torch.where(heat > 0, heat, 1.0), dim=-1)
     if ids is not None:
         probs = _truncated(probs, sampling.top_k[:, None, None], sampling.top_p[:, None, None])

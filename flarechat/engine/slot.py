@@ -16,7 +16,7 @@ from torch import Tensor
 from flarechat.engine.accept import IDLE, RUNNING
 from flarechat.protocol import Sampling
 
-MAX_EOS = 8
+MAX_EOS = 16
 SCRATCH_ROWS = 8
 
 

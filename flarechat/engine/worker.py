@@ -45,8 +45,12 @@ class Channel:
 
     def _read(self) -> None:
         """Queue commands; when the host is gone, so is this process, whatever it is doing."""
-        for line in self._incoming:
-            self.commands.put(decode(line))
+        try:
+            for line in self._incoming:
+                self.commands.put(decode(line))
+        except Exception:
+            # A line cut short is the host's last; nothing after it can be trusted either.
+            traceback.print_exc()
         os._exit(0)
 
     def emit(self, event: Event) -> None:

@@ -50,7 +50,7 @@ class Sampling:
         _require("top-k", self.top_k, 0, 2**31 - 1)
         _require("top-p", self.top_p, 0.0, 1.0, open_low=True)
         _require("min-p", self.min_p, 0.0, 1.0)
-        _require("repetition-penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
+        _require("repetition-penalty", self.repetition_penalty, 0.01, 10.0)
         _require("presence-penalty", self.presence_penalty, -2.0, 2.0)
         _require("frequency-penalty", self.frequency_penalty, -2.0, 2.0)
         if self.seed is not None:

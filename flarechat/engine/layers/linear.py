@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_PADDED_ROWS = {1: 3, 2: 3, 7: 8}
+_WHOLE_BLOCKS = (3, 4, 5, 6, 8)
 
 
 class Linear(Protocol):
@@ -35,9 +35,9 @@ class DenseLinear:
 class PackedHalfLinear:
     """Weight [out, in] rounded to fp16 and packed; inputs, sums and outputs are float32.
 
-    The packed kernel picks its inner loop by row count, and those for one, two and seven rows
-    round differently from the others. Padding these to the next count keeps a row's result
-    independent of how many rows it travels with, so a wide pass equals narrow ones bit for bit.
+    The packed kernel works in blocks of rows and rounds differently in a last block of one or two.
+    Padding to a count without such a block keeps a row's result independent of how many rows it
+    travels with, so a wide pass equals narrow ones bit for bit.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -47,7 +47,7 @@ class PackedHalfLinear:
         shape = x.shape
         flat = x.reshape(-1, shape[-1])
         rows = flat.shape[0]
-        padded = _PADDED_ROWS.get(rows, rows)
+        padded = rows if rows in _WHOLE_BLOCKS else -(-rows // 3) * 3
         if padded != rows:
             flat = F.pad(flat, (0, 0, 0, padded - rows))
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self.packed)

@@ -12,7 +12,7 @@ SUPPORTED = tuple(RECIPES)
 
 
 def recipe_for(architecture: str) -> Any:
-    """The recipe module of an architecture; it offers Config, load and price."""
+    """The recipe module of an architecture; it offers ModelArgs, load and price."""
     if architecture not in RECIPES:
         raise ModelError(
             f"The architecture {architecture!r} is not supported.",

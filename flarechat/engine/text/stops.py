@@ -8,11 +8,11 @@ from collections.abc import Sequence
 class StopMatcher:
     """Releases text up to the first stop string and holds back what may begin one.
 
-    `hit` is the stop string found, once it is certain.
-
-    The stop that starts first wins, of several that start together the shortest. What is found
-    does not depend on how the text was cut: matching goes character by character, each stop with
-    its own Knuth-Morris-Pratt automaton. At most len(longest stop) - 1 characters are held back.
+    The stop that is complete first wins, of several complete at one character the longest, so
+    that an answer ends with the token that completes a stop and never later. What is found does
+    not depend on how the text was cut: matching goes character by character, each stop with its
+    own Knuth-Morris-Pratt automaton. At most len(longest stop) - 1 characters are held back.
+    `hit` is the stop string found.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -20,8 +20,6 @@ class StopMatcher:
         self._failures = [_failures(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
-        self._released = self._read = 0
-        self._found: tuple[int, str] | None = None
         self.hit: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
@@ -30,52 +28,33 @@ class StopMatcher:
             return text, None
         if self.hit is not None:
             return "", None
+        for place, character in enumerate(text, start=1):
+            self.hit = self._step(character)
+            if self.hit is not None:
+                whole, self._held = self._held + text[:place], ""
+                return whole.removesuffix(self.hit), self.hit
         self._held += text
-        for character in text:
-            self._step(character)
-            if self._found and self._earliest_open() >= self._found[0]:
-                return self._finish()
-        return self._release(self._read - max(self._matched)), None
+        safe = len(self._held) - max(self._matched)
+        shown, self._held = self._held[:safe], self._held[safe:]
+        return shown, None
 
     def flush(self) -> str:
-        """The text has ended: the rest of it, up to a stop that was found but not yet certain."""
-        if self.hit is None and self._found:
-            return self._finish()[0]
-        return self._release(self._read) if self.hit is None else ""
+        """The text has ended: what was held back is no stop."""
+        text, self._held = self._held, ""
+        return text
 
-    def _step(self, character: str) -> None:
-        """Read one character; note a completed stop that starts before the one noted."""
-        self._read += 1
+    def _step(self, character: str) -> str | None:
+        """Read one character; the longest stop it completes, if any."""
+        complete: list[str] = []
         for index, stop in enumerate(self._stops):
             matched, failures = self._matched[index], self._failures[index]
-            while matched == len(stop) or (matched and stop[matched] != character):
+            while matched and stop[matched] != character:
                 matched = failures[matched - 1]
             matched += stop[matched] == character
             self._matched[index] = matched
-            start = self._read - len(stop)
-            if matched == len(stop) and (self._found is None or start < self._found[0]):
-                self._found = start, stop
-
-    def _earliest_open(self) -> int:
-        """Where the earliest begun and not completed stop starts."""
-        unfinished = (
-            matched
-            for matched, stop in zip(self._matched, self._stops, strict=True)
-            if matched < len(stop)
-        )
-        return self._read - max(unfinished, default=0)
-
-    def _finish(self) -> tuple[str, str]:
-        assert self._found is not None, "there is a stop to finish with"
-        start, self.hit = self._found
-        return self._release(start), self.hit
-
-    def _release(self, upto: int) -> str:
-        """Let go of the held text before the position `upto`."""
-        count = upto - self._released
-        text, self._held = self._held[:count], self._held[count:]
-        self._released = upto
-        return text
+            if matched == len(stop):
+                complete.append(stop)
+        return max(complete, key=len, default=None)
 
 
 def _failures(stop: str) -> list[int]:

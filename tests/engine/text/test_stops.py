@@ -19,9 +19,12 @@ STOPS = st.lists(st.text(LETTERS, min_size=3, max_size=6), min_size=1, max_size=
 
 
 def oracle(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """The text before the stop that starts first, of several there the shortest."""
-    hits = sorted((text.find(stop), len(stop), stop) for stop in stops if stop in text)
-    return (text[: hits[0][0]], hits[0][2]) if hits else (text, None)
+    """The text before the stop that is complete first, of several at one place the longest."""
+    ends = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+    if not ends:
+        return text, None
+    end, _, stop = min(ends)
+    return text[: end - len(stop)], stop
 
 
 def run(matcher: StopMatcher, pieces: list[str]) -> tuple[str, str | None]:
@@ -75,10 +78,9 @@ def test_nothing_follows_a_hit() -> None:
     assert "\n\n" == matcher.hit
 
 
-def test_a_stop_inside_the_beginning_of_an_earlier_one_waits_for_it() -> None:
-    assert ("x", "abcd") == run(StopMatcher(["bc", "abcd"]), ["xab", "c", "d"])
-    assert ("xa", "bc") == run(StopMatcher(["bc", "abcd"]), ["xab", "c", "e"])
-    assert ("xa", "bc") == run(StopMatcher(["bc", "abcd"]), ["xab", "c"])
+def test_a_stop_ends_the_text_when_it_is_complete_whatever_else_has_begun() -> None:
+    assert ("xa", "bc") == run(StopMatcher(["bc", "abcd"]), ["xab", "c", "d"])
+    assert ("x", "abc") == run(StopMatcher(["bc", "abc"]), ["xab", "c"])
 
 
 def test_a_stop_is_found_behind_a_false_start_of_itself() -> None:

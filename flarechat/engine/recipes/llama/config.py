@@ -51,6 +51,12 @@ class ModelArgs:
                 f"{args.num_key_value_heads} key-value heads, head_dim {args.head_dim}.",
                 "The checkpoint is damaged or not a llama; download it again.",
             )
+        activation = config.get("hidden_act", "silu")
+        if activation != "silu":
+            raise ModelError(
+                f"The model's activation is {activation!r}; the llama recipe has silu.",
+                "Choose another model with --model.",
+            )
         for key in ("attention_bias", "mlp_bias"):
             if config.get(key):
                 raise ModelError(

@@ -66,10 +66,10 @@ def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, in
     compute = COMPUTE[dtype]
     width = 2 if dtype == PACKED else compute.itemsize
     sizes = {name: torch.Size(shape).numel() for name, shape in shapes(args).items()}
-    weights = width * sum(sizes.values())
-    if dtype == PACKED:
-        # The embedding stays float32 beside the packed head.
-        weights += 4 * sizes["model.embed_tokens.weight"]
+    embedding = sizes.pop("model.embed_tokens.weight")
+    weights = width * sum(sizes.values()) + compute.itemsize * embedding
+    if dtype == PACKED and args.tie_word_embeddings:
+        weights += width * embedding  # the head is packed, the embedding is not
     kv = KVState.price(
         args.num_hidden_layers, slots, context, args.num_key_value_heads, args.head_dim, compute
     )
@@ -93,8 +93,13 @@ def load(
     def get(name: str) -> Tensor:
         return tensors[f"{name}.weight"].to(device=device, dtype=compute)
 
+    embedding = get("model.embed_tokens")
+
     def made(names: tuple[str, ...]) -> Linear:
-        weight = torch.cat([get(n) for n in names]) if len(names) > 1 else get(names[0])
+        if names == ("model.embed_tokens",):
+            weight = embedding
+        else:
+            weight = torch.cat([get(n) for n in names]) if len(names) > 1 else get(names[0])
         return PackedHalfLinear(weight) if dtype == PACKED else DenseLinear(weight)
 
     # Packing leaves the interpreter free and goes on behind the first requests; each product waits
@@ -112,7 +117,7 @@ def load(
     kv_heads, head_dim = args.num_key_value_heads, args.head_dim
     return Model(
         args,
-        get("model.embed_tokens"),
+        embedding,
         blocks,
         RMSNorm(get("model.norm"), args.rms_norm_eps),
         head,
