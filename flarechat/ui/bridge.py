@@ -147,26 +147,28 @@ class Bridge:
         text, self.queue = "\n\n".join(self.queue), []
         return text
 
-    def new(self) -> None:
-        """Start another conversation; the present one is saved and closed."""
-        self._change(Conversation.new(self.engine, self.settings))
+    def new(self) -> str:
+        """Start another conversation; the present one is saved and closed.
 
-    def resume(self, name: str) -> None:
+        This and the three below return what was queued, for the prompt.
+        """
+        return self._change(Conversation.new(self.engine, self.settings))
+
+    def resume(self, name: str) -> str:
         """Open a saved conversation; the present one stays when that fails."""
-        self._change(Conversation.resume(self.engine, self.settings, name))
+        return self._change(Conversation.resume(self.engine, self.settings, name))
 
-    def latest(self) -> None:
+    def latest(self) -> str:
         """Open the conversation used last."""
-        self._change(Conversation.latest(self.engine, self.settings))
+        return self._change(Conversation.latest(self.engine, self.settings))
 
-    def open(self, name: str) -> None:
+    def open(self, name: str) -> str:
         """Open the conversation of exactly this name, or begin it."""
-        self._change(Conversation.open(self.engine, self.settings, name))
+        return self._change(Conversation.open(self.engine, self.settings, name))
 
-    def _change(self, conversation: Conversation) -> None:
+    def _change(self, conversation: Conversation) -> str:
         self.conversation.close()
         self.conversation = conversation
-        self.queue.clear()
         self.meter = Meter(self.clock)
         ended = [turn.finished for turn in conversation.turns if turn.finished]
         self.last = ended[-1] if ended else None
@@ -174,6 +176,7 @@ class Bridge:
         if self.model:
             conversation.bind(self.model)
             self._enter("ERROR" if self.error else "IDLE")
+        return self.take_queue()
 
     # The engine's events
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from flarechat.errors import EngineError, ModelError
 from flarechat.protocol import ErrorInfo, Failed
 from flarechat.sessions import store
@@ -116,6 +118,25 @@ async def test_stopping_gives_queued_text_back_to_the_prompt() -> None:
 
         assert "two\n\nthree" == chat.prompt.text
         assert 1 == len(chat.bridge.engine.requests)
+
+
+@pytest.mark.parametrize("command", ["/new", "/clear", "/resume saved-before"])
+def test_leaving_a_chat_gives_queued_text_back_to_the_prompt(command: str) -> None:
+    @played
+    async def run() -> None:
+        scenes.save_chat("saved before")
+        async with chatting(ScriptedEngine([words("a b c d e f")])) as chat:
+            await chat.say("one")
+            await chat.beat(2)
+            await chat.say("two")
+            await chat.say("three")
+            await chat.say(command)
+            await chat.beat(2)
+
+            assert "two\n\nthree" == chat.prompt.text
+            assert "You (queued)" not in chat.text
+
+    run()
 
 
 @played

@@ -217,17 +217,19 @@ class ChatScreen(Screen[None]):
             self.remark("Press ctrl+c again to quit.")
 
     async def action_new_chat(self) -> None:
-        self.bridge.new()
+        waiting = self.bridge.new()
         await self.show_conversation()
+        self.show_beat(Beat(returned=waiting))
 
     async def resume(self, name: str) -> None:
         """Open a saved conversation; when that fails, say why and go on."""
         try:
-            self.bridge.resume(name)
+            waiting = self.bridge.resume(name)
         except FlarechatError as error:
             self.tell(error)
             return
         await self.show_conversation()
+        self.show_beat(Beat(returned=waiting))
 
     def action_sessions(self) -> None:
         from flarechat.ui.screens.sessions import SessionsScreen
