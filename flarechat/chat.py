@@ -56,7 +56,6 @@ class Conversation:
         self.notices: list[str] = []
         self.settings = settings
         self._engine = engine
-        self._saved_system: str | None = None
         self._keeper: Keeper | None = None
         self._tree = TurnTree()
         self._model: ModelInfo | None = None
@@ -101,7 +100,6 @@ class Conversation:
         conversation._keeper = Keeper(notices, name=session.name, writer=writer)
         conversation._tree, conversation.turns = session.tree, session.tree.path()
         notices += session.notices
-        conversation._saved_system = session.system
         return conversation
 
     @property
@@ -111,9 +109,9 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """The system prompt: the one set now, else the one that the session began with."""
+        """The system prompt: the one set now ("" sets none), else the one saved last."""
         now = self.settings.system
-        return self._saved_system if now is None else now
+        return self._tree.system if now is None else now
 
     @property
     def bound(self) -> bool:
@@ -148,7 +146,10 @@ class Conversation:
         if self._keeper:
             if not self._keeper.begun:
                 self._keeper.begin(self._header(), user.text)
+            elif (self.system or "") != (self._tree.system or ""):
+                self._keeper.system(self.system or "", self._tree.head)
             self._keeper.user(user)
+        self._tree.system = self.system
         self._add(user)
         live = Turn(id=new_id(), parent=user.id, role="assistant", text="", status="streaming")
         self._add(live)

@@ -442,6 +442,30 @@ def test_the_sessions_system_prompt_holds_until_another_is_set() -> None:
     assert ("Old.", "New.") == (same.system, new.system)
 
 
+def test_a_system_prompt_changed_during_a_chat_is_saved_once_and_can_be_cleared() -> None:
+    engine = ScriptedEngine()
+    conversation = bound(engine, Settings(system="Old."))
+    for system in ("Old.", "New.", "New.", None):
+        conversation.settings = Settings(system=system)
+        play(conversation, engine, "Hi")
+    conversation.close()
+    same = resumed(engine, "hi")
+    before = same.system
+    same.settings = Settings(system="")
+    play(same, engine, "Hi")
+    same.close()
+    cleared = resumed(engine, "hi")
+    cleared.close()
+
+    turn = ["user", "assistant"]
+    saved = [line["system"] for line in lines("hi") if "system" in line]
+    roles = [request.messages[0].role for request in engine.requests]
+    assert ["Old.", "New.", ""] == saved
+    assert [*turn, "system", *turn, *turn, *turn, "system", *turn] == kinds("hi")
+    assert ("New.", "") == (before, cleared.system)
+    assert ["system"] * 4 + ["user"] == roles
+
+
 def test_a_resumed_conversation_goes_on_where_it_ended() -> None:
     engine = ScriptedEngine()
     conversation = bound(engine)

@@ -55,7 +55,8 @@ def show(name: Name, as_json: AsJson = False) -> None:
     session = Session(store.find(name))
     turns = session.tree.path()
     if as_json:
-        print(json.dumps({**session.header, "name": session.name, "turns": _plain(turns)}))
+        now = {"name": session.name, "system": session.system, "turns": _plain(turns)}
+        print(json.dumps({**session.header, **now}))
     else:
         print("\n\n".join(_told(turn) for turn in turns))
     for notice in session.notices:

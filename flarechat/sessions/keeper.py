@@ -53,6 +53,10 @@ class Keeper:
         """Note that another model answers from here on."""
         self._save(lambda writer: writer.model(model, head))
 
+    def system(self, system: str, head: str | None) -> None:
+        """Note that another system prompt holds from here on."""
+        self._save(lambda writer: writer.system(system, head))
+
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what the answer got since the last time. Without a file there is no point."""
         if self._writer:

@@ -22,6 +22,7 @@ from flarechat.sessions.turns import (
     model_fields,
     model_record,
     partial_record,
+    system_record,
     user_record,
 )
 
@@ -36,6 +37,8 @@ class Session:
         self.tree = TurnTree()
         self.tree.model = _table(log.header.get("model"))
         self.tree.template_digest = str(log.header.get("template_digest", ""))
+        system = log.header.get("system")
+        self.tree.system = system if isinstance(system, str) else None
         alien = self.tree.replay(log.lines)
         self.notices = _notices(self.name, alien, torn=log.torn)
 
@@ -49,9 +52,8 @@ class Session:
 
     @property
     def system(self) -> str | None:
-        """The system prompt that the session began with."""
-        system = self.header.get("system")
-        return system if isinstance(system, str) else None
+        """The system prompt that was set last."""
+        return self.tree.system
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -138,6 +140,10 @@ class SessionWriter:
     def model(self, model: ModelInfo, head: str | None) -> None:
         """Note that another model answers from here on."""
         self._log.append(model_record(names.new_id(), head, model))
+
+    def system(self, system: str, head: str | None) -> None:
+        """Note that another system prompt holds from here on."""
+        self._log.append(system_record(names.new_id(), head, system))
 
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what an answer under way got since the last call."""

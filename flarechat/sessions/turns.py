@@ -6,6 +6,7 @@ Owns what each event means and which turn is the head. Knows no file and no engi
     partial           more text of an answer under way: id, parent, at, offset, text
     head              `parent` is the turn that the conversation goes on from
     model             the model that answers from here on: model, template_digest
+    system            the system prompt from here on: system, "" for none
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class TurnTree:
         self.head: str | None = None
         self.model: dict[str, Any] = {}
         self.template_digest = ""
+        self.system: str | None = None
         self.controller: dict[str, Any] | None = None
         self.device_fingerprint = ""
 
@@ -113,6 +115,9 @@ class TurnTree:
         self.model = dict(record["model"])
         self.template_digest = _text(record, "template_digest")
 
+    def _system(self, record: dict[str, Any]) -> None:
+        self.system = _text(record, "system")
+
     def _new(self, record: dict[str, Any], role: str, status: str) -> Turn:
         """A turn of a record. A parent that was lost is replaced by the turn before it."""
         if _text(record, "id") in self.turns:
@@ -134,6 +139,7 @@ _EVENTS = {
     "assistant": TurnTree._assistant,
     "head": TurnTree._head,
     "model": TurnTree._model,
+    "system": TurnTree._system,
 }
 
 
@@ -163,13 +169,22 @@ def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) ->
 
 def model_record(event_id: str, parent: str | None, model: ModelInfo) -> dict[str, Any]:
     """The event of another model taking over."""
-    head = {"type": "model", "id": event_id, "parent": parent, "at": round(time.time(), 3)}
-    return head | {"model": model_fields(model), "template_digest": model.template_digest}
+    fields = {"model": model_fields(model), "template_digest": model.template_digest}
+    return _change("model", event_id, parent) | fields
+
+
+def system_record(event_id: str, parent: str | None, system: str) -> dict[str, Any]:
+    """The event of another system prompt."""
+    return _change("system", event_id, parent) | {"system": system}
 
 
 def model_fields(model: ModelInfo) -> dict[str, Any]:
     """What a session remembers of a model."""
     return {"name": model.name, "fingerprint": model.fingerprint, "recipe": model.recipe}
+
+
+def _change(kind: str, event_id: str, parent: str | None) -> dict[str, Any]:
+    return {"type": kind, "id": event_id, "parent": parent, "at": round(time.time(), 3)}
 
 
 def _record(kind: str, turn: Turn) -> dict[str, Any]:

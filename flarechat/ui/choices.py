@@ -55,7 +55,7 @@ CHOICES = (
     Choice("history_drafts", "History drafts", _switch, ON_OFF),
     Choice("acceptance", "Acceptance", str, ACCEPTANCES),
     Choice("theme", "Theme", str, THEMES),
-    Choice("system", "System prompt", str, optional=True),
+    Choice("system", "System prompt", str),
 )
 
 

@@ -87,6 +87,17 @@ async def test_settings_apply_to_the_next_turn_and_say_what_is_wrong() -> None:
 
 
 @played
+async def test_a_system_prompt_is_cleared_by_an_empty_one_and_kept_by_an_untouched_field() -> None:
+    async with chatting() as chat:
+        await chat.press("f2", "enter")
+        untouched = chat.bridge.settings.system
+        await chat.say("/set system")
+        cleared = chat.bridge.settings.system
+
+        assert (None, "") == (untouched, cleared)
+
+
+@played
 async def test_leaving_the_settings_with_escape_changes_nothing() -> None:
     async with chatting() as chat:
         before = chat.bridge.settings

@@ -72,7 +72,9 @@ class SettingsScreen(ModalScreen[Settings | None]):
         settings = self._settings
         try:
             for choice in CHOICES:
-                settings = changed(settings, choice.name, self._text(choice))
+                text = self._text(choice)
+                if text != text_of(settings, choice):
+                    settings = changed(settings, choice.name, text)
             themes.choose(settings.theme)
         except SettingsError as error:
             self.query_one("#problem", Static).update(str(error))
