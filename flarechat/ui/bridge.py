@@ -42,6 +42,11 @@ class Beat:
     returned: str = ""
 
 
+def joined(*texts: str) -> str:
+    """The texts that are not empty as one, a blank line between."""
+    return "\n\n".join(text for text in texts if text)
+
+
 class Pace:
     """How often to look: slower after an expensive look, faster again when looks are cheap."""
 
@@ -105,11 +110,22 @@ class Bridge:
 
     # The user's wishes
 
-    def start(self) -> None:
-        """Start the engine, or start it again after a failure."""
+    def start(self) -> Beat:
+        """Start the engine, or start it again.
+
+        A turn that the engine before was asked for ends here; its text and the queue are returned.
+        """
+        beat, turn = Beat(), self.conversation.live
+        if turn is not None and self.conversation.bound:
+            ended = Finished.unplayed(turn.id, "cancelled")
+            self.conversation.apply(dataclasses.replace(ended, text=turn.text))
+            beat.touched.append(turn)
+            beat.returned = joined(self._asked, self.take_queue())
+            self.last = turn.finished
         self.error = None
         self._enter("LOADING")
         self.engine.start()
+        return beat
 
     def send(self, text: str) -> list[Turn]:
         """Send a message, or queue it while busy. Returns the new turns, none when queued."""
@@ -144,7 +160,7 @@ class Bridge:
 
     def take_queue(self) -> str:
         """Empty the queue into one text."""
-        text, self.queue = "\n\n".join(self.queue), []
+        text, self.queue = joined(*self.queue), []
         return text
 
     def new(self) -> str:
@@ -238,13 +254,11 @@ class Bridge:
         """The engine is gone: end the turn, give the texts back, say why."""
         self.error = error
         turn = self.conversation.apply(Failed(error=error))
-        texts = [self._asked] if turn else []
         if turn:
             beat.touched.append(turn)
         else:
             beat.remarks.append(f"Error: {error.exception()}")
-        waiting = self.take_queue()
-        beat.returned = "\n\n".join([*texts, *([waiting] if waiting else [])])
+        beat.returned = joined(self._asked if turn else "", self.take_queue())
         self._enter("ERROR")
 
     def _enter(self, state: str) -> None:

@@ -60,7 +60,7 @@ class Desk:
         bridge = self._screen.bridge
         if bridge.busy and bridge.state != "LOADING":
             raise UsageError("The model is answering.", "Press esc first, then /restart.")
-        bridge.start()
+        self._screen.show_beat(bridge.start())
 
     async def _copy(self, argument: str) -> None:
         turns = self._screen.bridge.conversation.turns

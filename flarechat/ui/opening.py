@@ -27,7 +27,8 @@ Opener = Callable[[Progress], EngineDoor]
 class LateEngine:
     """Implements protocol.EngineDoor before there is an engine.
 
-    The opener returns an engine that is loading; `start` again closes it and opens another.
+    The opener returns an engine that is loading; `start` again closes it and opens another. What
+    waited for an engine that failed to open, or for the one before, ends as cancelled.
     """
 
     def __init__(self, opener: Opener) -> None:
@@ -50,6 +51,8 @@ class LateEngine:
             return
         with self._lock:
             old, self._inner = self._inner, None
+            if self._opening:
+                self._drop_waiting()
             self._opening += 1
             turn = self._opening
             self._closed = False
@@ -77,8 +80,15 @@ class LateEngine:
             inner.close()
 
     def _failed(self, turn: int, error: FlarechatError) -> None:
-        if turn == self._opening:
-            self._post(Failed(error=ErrorInfo.of(error)))
+        with self._lock:
+            if turn == self._opening:
+                self._events.append(Failed(error=ErrorInfo.of(error)))
+                self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """End the requests that wait for an engine that will not come; the lock is held."""
+        waiting, self._waiting = self._waiting, []
+        self._events += [Finished.unplayed(request.id, "cancelled") for request in waiting]
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self._post(Loading(stage=stage, done=done, total=total))

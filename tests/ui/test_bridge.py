@@ -194,6 +194,35 @@ def test_a_request_cancelled_while_the_engine_opens_ends_and_never_reaches_it() 
     assert [] == inner.requests
 
 
+def test_requests_that_wait_for_an_engine_that_never_opens_end() -> None:
+    inner, opened = ScriptedEngine(), threading.Event()
+    attempts: list[int] = []
+
+    def opener(progress: Progress) -> ScriptedEngine:
+        attempts.append(1)
+        if len(attempts) < 3:
+            opened.wait(10)
+            raise ModelError("No model 'x'.", "Pull it.")
+        inner.start()
+        return inner
+
+    engine = LateEngine(opener)
+    engine.start()
+    engine.submit(Request(id="a", messages=()))
+    engine.start()
+    restarted = engine.drain()
+    engine.submit(Request(id="b", messages=()))
+    opened.set()
+    failed = drained(engine, lambda seen: any(isinstance(e, Finished) for e in seen))
+    engine.start()
+    drained(engine, lambda seen: any(isinstance(e, Ready) for e in seen))
+    engine.close()
+
+    assert [Finished.unplayed("a", "cancelled")] == restarted
+    assert Finished.unplayed("b", "cancelled") == failed[-1]
+    assert [] == inner.requests
+
+
 def test_slash_lines_are_commands_literals_or_refused() -> None:
     assert slash.Invocation("resume", "old chat") == slash.parse("/resume old chat")
     assert slash.Invocation("help") == slash.parse("/?")

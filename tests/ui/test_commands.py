@@ -182,3 +182,27 @@ def test_text_selected_with_the_mouse_is_copied_by_ctrl_c(copied: list[str]) -> 
             assert chat.prompt.has_focus
 
     run()
+
+
+class Forgetful(ScriptedEngine):
+    """An engine that takes its time and, started again, has forgotten what it was asked."""
+
+    def start(self) -> None:
+        self._live.clear()
+
+
+@played
+async def test_restarting_again_ends_a_turn_the_engine_before_was_asked_for() -> None:
+    engine = ScriptedEngine([words("never"), words("fresh")])
+    async with chatting(engine) as chat:
+        engine.__class__ = Forgetful
+        await chat.say("/restart")
+        await chat.say("question")
+        await chat.say("more")
+        await chat.say("/restart")
+        await chat.beat(2)
+
+        assert not chat.bridge.busy
+        assert "question\n\nmore" == chat.prompt.text
+        assert "Model  stopped" in chat.text
+        assert "LOADING" == chat.bridge.state
