@@ -34,6 +34,7 @@ from flarechat.protocol import (
 )
 
 LOG_NAME = "engine.log"
+COMMAND = [sys.executable, "-m", "flarechat.engine.worker"]
 _LOG_LIMIT = 1 << 20
 
 
@@ -60,7 +61,7 @@ class EngineHost:
             return
         with _open_log() as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flarechat.engine.worker"],
+                COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

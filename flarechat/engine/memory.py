@@ -18,12 +18,12 @@ def host_available() -> int:
 
 
 def _container_available(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes left under a control group's limit; unbounded without one."""
+    """Bytes left under a control group's limit, files it can drop included; else unbounded."""
     try:
-        limit, used = (
-            (root / name).read_text().strip() for name in ("memory.max", "memory.current")
-        )
-        return int(limit) - int(used)
+        limit = int((root / "memory.max").read_text())
+        used = int((root / "memory.current").read_text())
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        return limit - used + int(stat.get("inactive_file", 0))
     except (OSError, ValueError):
         return sys.maxsize
 

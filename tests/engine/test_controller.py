@@ -130,6 +130,27 @@ def test_one_cold_first_sample_does_not_flip_the_choice_for_good() -> None:
     assert min(late) >= 5
 
 
+def test_a_stall_in_a_widths_first_round_does_not_bar_it() -> None:
+    controller, cheap = Controller(), {w: 20.0 + 0.2 * w for w in range(1, 9)}
+    for _ in range(20):
+        controller.record([COPY], Choice(0, ""), [0], cheap[1], CONTEXT)
+    controller.record([COPY], Choice(7, ""), [6], 2000.0, CONTEXT, settled=False)
+    late = ordinary(World(cheap, 0.9).play(controller, 600))[-50:]
+
+    assert min(late) >= 5
+
+
+def test_what_is_four_times_dearer_three_times_running_is_believed() -> None:
+    controller = Controller()
+    for _ in range(10):
+        controller.record([COPY], Choice(7, ""), [0], 20.0, CONTEXT)
+    for _ in range(3):
+        controller.record([COPY], Choice(7, ""), [0], 200.0, CONTEXT)
+
+    ((value, _),) = controller.costs.state().values()
+    assert 200.0 == value
+
+
 def test_a_fixed_width_offers_everything_and_says_so() -> None:
     choice = Controller().choose([Offer("context", 3, 4)], CONTEXT, adaptive=False)
 

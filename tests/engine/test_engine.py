@@ -214,6 +214,49 @@ def test_a_failed_round_leaves_no_trace_and_ends_only_its_requests(
     assert expected.text == made.ask("the", sampling=GREEDY, max_tokens=20)[0].text
 
 
+@pytest.mark.parametrize("failure", [MemoryError(), KeyError("x"), RuntimeError("torn\nmore")])
+def test_whatever_fails_ends_its_request_and_not_the_engine(
+    desk: Make, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    made = desk()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.engine.executor, "play", fail)
+        failed, _ = made.ask("hello", sampling=GREEDY, max_tokens=5)
+
+    assert "error" == failed.reason
+    assert "5" == str(made.ask("hello", sampling=GREEDY, max_tokens=5)[0].usage.completion_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("\udcff", {}),
+        ("a", {"controller": {"survival": {"history8": [[0.5, float("inf")]]}}}),
+        ("a", {"controller": {"costs": {"1/1/512": {"a": 1}}, "survival": {"x": 10**400}}}),
+    ],
+)
+def test_a_message_or_a_saved_state_from_hell_does_not_end_the_engine(
+    desk: Make, text: str, fields: dict[str, object]
+) -> None:
+    made = desk()
+    made.ask(text, sampling=GREEDY, max_tokens=2, **fields)
+
+    assert 3 == made.ask("a", sampling=GREEDY, max_tokens=3)[0].usage.completion_tokens
+
+
+def test_a_chat_is_not_evicted_for_a_few_shared_tokens_while_a_slot_is_empty(desk: Make) -> None:
+    made = desk(lanes=2)
+    made.ask("hello " * 8, sampling=GREEDY, max_tokens=4)
+    made.ask("the", sampling=GREEDY, max_tokens=4)
+    again, _ = made.ask("hello " * 8, sampling=GREEDY, max_tokens=4)
+
+    assert again.usage.prompt_tokens - 1 == again.usage.restored_tokens
+
+
 def test_cancel_lands_within_a_round_and_keeps_what_was_said(desk: Make) -> None:
     made = desk()
     request = made.request("hello", sampling=GREEDY, max_tokens=100)

@@ -25,6 +25,7 @@ from flarechat.protocol import (
     Request,
     Round,
     Sampling,
+    encode,
 )
 from tests.models import tiny
 
@@ -130,6 +131,37 @@ def test_a_killed_engine_is_reported_with_its_signal_and_its_log(
     assert "engine.log" in failed.error.hint
     door.submit(request("still here?"))
     assert [] == door.wait(0.2)
+
+
+def test_a_torn_command_ends_the_engine_instead_of_leaving_it_deaf(tiny_gguf: Path) -> None:
+    boot = Boot(model=str(tiny_gguf), cache=str(paths.cache_dir()), threads=1)
+    worker = subprocess.run(
+        [sys.executable, "-m", "flarechat.engine.worker"],
+        input=f'{encode(boot)}\n{{"event":"submit","requ',
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert 0 == worker.returncode
+
+
+@pytest.mark.parametrize("line", ['{"event":"nonsense"}', "not json", '{"event":"round"}'])
+def test_an_engine_that_speaks_nonsense_is_reported_and_nobody_waits_for_it(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "flarechat.engine.host.COMMAND",
+        [sys.executable, "-c", f"print({line!r}); input(); input()"],
+    )
+    door = EngineHost(Boot(model="m", cache="c"))
+    door.start()
+    failed = until(door, Ready)
+    door.close(patience=0.2)
+
+    assert isinstance(failed, Failed)
+    assert "unreadable" in failed.error.message
 
 
 def test_interrupting_the_terminal_does_not_reach_the_engine(

@@ -97,6 +97,10 @@ def test_packed_weights_round_like_fp16_and_rows_do_not_depend_on_their_company(
     for rows in range(1, 9):
         for start in range(9 - rows):
             assert torch.equal(packed(x)[start : start + rows], packed(x[start : start + rows]))
+    many = torch.randn(258, 24)
+    whole = packed(many)
+    for rows in range(1, 258):
+        assert torch.equal(whole[:rows], packed(many[:rows])), rows
 
 
 def test_a_pending_product_waits_for_its_weight_and_tells_why_it_has_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,15 @@ def test_the_shape_is_the_smallest_that_is_exact() -> None:
     assert LawShape(0, ordered=True) == LawShape.of([Sampling(), top_k], V)
     assert LawShape(0, ordered=True) == LawShape.of([Sampling(), Sampling(top_k=1)], V)
     assert LawShape.of([Sampling(presence_penalty=0.1)], V).penalties
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-38, 1e-44])
+def test_a_tiny_temperature_is_argmax_and_not_nothing(temperature: float) -> None:
+    lanes = lanes_for(Sampling(temperature=temperature), prompt=[1], generated=[])
+    logits = torch.randn(1, 1, V, generator=torch.Generator().manual_seed(5))
+    law = target_law(logits, lanes, torch.zeros(1, 0, dtype=torch.int64), LawShape())
+
+    assert 1.0 == float(law.prob_of(logits.argmax(-1)))
 
 
 def test_probabilities_of_tokens_outside_the_candidates_are_zero() -> None:
