@@ -87,7 +87,10 @@ class FlarechatApp(App[None]):
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
-        """After the first paint: open the conversation that was asked for, start the engine."""
+        """After the first paint: open the conversation that was asked for, start the engine.
+
+        Without that conversation there is no chat: another one is not what was asked for.
+        """
         chat, settings = self.chat, self.bridge.settings
         try:
             if self._resume:
@@ -97,9 +100,10 @@ class FlarechatApp(App[None]):
             elif settings.session:
                 self.bridge.open(settings.session)
         except FlarechatError as error:
-            chat.tell(error)
-        else:
-            await chat.show_conversation()
+            self.problem = error
+            self.exit(return_code=error.exit_code)
+            return
+        await chat.show_conversation()
         self.bridge.start()
         gc.freeze()
         gc.enable()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from flarechat.errors import EngineError, ModelError
+from flarechat.config import Settings
+from flarechat.errors import EngineError, ModelError, SessionError
 from flarechat.protocol import ErrorInfo, Failed
 from flarechat.sessions import store
+from flarechat.sessions.session import SessionWriter
+from flarechat.ui.app import FlarechatApp
 from flarechat.ui.screens.small import TooSmallScreen
 from flarechat.ui.widgets.lines import Header
 from flarechat.ui.widgets.transcript import Transcript
@@ -183,15 +187,34 @@ async def test_a_chat_is_resumed_by_name_and_by_continue() -> None:
         assert "remember me" in text and "Hello there." in text
 
 
-@played
-async def test_a_chat_that_cannot_be_resumed_is_named_and_the_app_goes_on() -> None:
-    async with chatting(resume="nowhere") as chat:
-        shown = chat.text
-        await chat.say("hello")
-        await chat.answer()
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"resume": "nowhere"}, "There is no session 'nowhere'."),
+        ({"resume": "in-use"}, "in-use"),
+        ({"continue_last": True}, "no"),
+    ],
+)
+def test_a_chat_that_cannot_be_opened_ends_the_app_with_one_sentence(
+    wanted: dict[str, Any], said: str
+) -> None:
+    @played
+    async def run() -> None:
+        held = []
+        if "in-use" in wanted.values():
+            scenes.save_chat("in use")
+            held.append(SessionWriter.open(store.find("in-use"))[0])
+        app = FlarechatApp(Settings(theme="dark"), ScriptedEngine(), **wanted)
+        async with app.run_test() as pilot:
+            await pilot.pause()
+        for writer in held:
+            writer.close()
 
-        assert "There is no session 'nowhere'." in shown
-        assert "Hello there." in chat.text
+        assert 2 == app.return_code
+        assert isinstance(app.problem, SessionError)
+        assert said in str(app.problem)
+
+    run()
 
 
 @played
