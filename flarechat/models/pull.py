@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ from flarechat.models.files import locked, require_space, storage_error, written
 
 Progress = Callable[[int, int], None]
 Runner = Callable[[list[str], Path, Callable[[], None]], tuple[int, str]]
+
+_running: set[subprocess.Popen[bytes]] = set()
+_starting = threading.Lock()
+_ending = threading.Event()
 
 _CHUNK = 1 << 20
 _PENDING = ".pull"
@@ -76,13 +81,7 @@ def run_pip(arguments: list[str], work: Path, watch: Callable[[], None]) -> tupl
         )
     log = work / "pip.log"
     with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pip", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env={**os.environ, "TMPDIR": str(work)},
-        )
+        process = _started([sys.executable, "-m", "pip", *arguments], work, errors)
         try:
             while True:
                 try:
@@ -94,7 +93,33 @@ def run_pip(arguments: list[str], work: Path, watch: Callable[[], None]) -> tupl
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            _running.discard(process)
     return status, log.read_text(errors="replace")
+
+
+def _started(command: list[str], work: Path, errors: BinaryIO) -> subprocess.Popen[bytes]:
+    with _starting:
+        if _ending.is_set():
+            raise ModelError("The pull was stopped.", "Start it again.")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "TMPDIR": str(work)},
+        )
+        _running.add(process)
+    return process
+
+
+def stop_all() -> None:
+    """End every pip under way and let none start: this process is about to end without unwinding
+    the threads that wait for them.
+    """
+    with _starting:
+        _ending.set()
+        for process in _running:
+            process.kill()
 
 
 def _download(model: CatalogModel, work: Path, run: Runner, watch: Callable[[], None]) -> Path:

