@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from textual.widgets import Input, Select
+from pathlib import Path
 
+import pytest
+from textual.widgets import Input, Select, Static
+
+from flarechat.errors import SessionError, SettingsError
 from flarechat.sessions import store
+from flarechat.ui import themes
+from flarechat.ui.format import UNICODE
 from flarechat.ui.markdown import layout
 from flarechat.ui.screens.chat import ChatScreen
+from flarechat.ui.screens.confirm import ConfirmScreen
 from flarechat.ui.screens.keys import KEYS, KeysScreen, help_blocks
 from flarechat.ui.screens.picker import Picker
 from flarechat.ui.screens.sessions import SessionsScreen
 from flarechat.ui.slash import COMMANDS
+from flarechat.ui.widgets.lines import HeaderState, header_text
 from flarechat.ui.widgets.prompt import Prompt
 from flarechat.ui.widgets.transcript import Transcript
 from tests.ui import scenes
@@ -95,6 +103,58 @@ async def test_a_system_prompt_is_cleared_by_an_empty_one_and_kept_by_an_untouch
         cleared = chat.bridge.settings.system
 
         assert (None, "") == (untouched, cleared)
+
+
+ESCAPE = "a\x1b]0;b\x07\x9bc"
+CLEAN = "a]0;bc"
+
+
+def test_the_header_shows_no_control_character_of_a_model_name() -> None:
+    text = header_text(HeaderState(model=ESCAPE), 80, UNICODE)
+
+    assert CLEAN in text
+
+
+@played
+async def test_a_question_shows_no_control_character() -> None:
+    async with chatting() as chat:
+        await chat.app.push_screen(ConfirmScreen(f"Delete {ESCAPE}?", f"{ESCAPE} goes."))
+        await chat.pilot.pause()
+        screen = chat.app.screen
+
+        assert f"Delete {CLEAN}?" == str(screen.query_one(".box").border_title)
+        assert f"{CLEAN} goes." in str(screen.query_one(Static).content)
+
+
+@played
+async def test_a_chat_that_cannot_be_deleted_is_named_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: Path) -> None:
+        raise SessionError(f"{ESCAPE} is in use.", "Close it.")
+
+    three_chats()
+    async with chatting() as chat:
+        monkeypatch.setattr(store, "remove", refuse)
+        await chat.press("ctrl+o", *"bread", "tab", "d", "y")
+        said = [note.message for note in chat.app._notifications]
+
+        assert [f"{CLEAN} is in use. Close it."] == said
+
+
+@played
+async def test_a_refused_setting_is_shown_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str) -> str:
+        raise SettingsError(f"theme {ESCAPE} is unknown.", "Give dark.")
+
+    async with chatting() as chat:
+        await chat.press("f2")
+        monkeypatch.setattr(themes, "choose", refuse)
+        await chat.press("ctrl+s")
+
+        assert CLEAN in str(chat.app.screen.query_one("#problem", Static).content)
 
 
 @played

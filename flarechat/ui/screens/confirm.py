@@ -11,6 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from flarechat.textsafe import strip_controls
+
 
 class ConfirmScreen(ModalScreen[bool]):
     """Returns True only for a clear yes."""
@@ -22,7 +24,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def __init__(self, question: str, warning: str) -> None:
         super().__init__()
-        self._question, self._warning = question, warning
+        self._question, self._warning = strip_controls(question), strip_controls(warning)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box -small") as box:

@@ -11,6 +11,7 @@ from textual.widgets import Input, OptionList
 
 from flarechat.errors import FlarechatError
 from flarechat.sessions import store
+from flarechat.textsafe import strip_controls
 from flarechat.ui.format import fit
 from flarechat.ui.screens.confirm import ConfirmScreen
 from flarechat.ui.screens.picker import Item, Picker
@@ -78,7 +79,7 @@ class SessionsScreen(Picker):
         try:
             store.remove(store.find(name))
         except FlarechatError as error:
-            self.notify(str(error), markup=False, severity="error")
+            self.notify(strip_controls(str(error)), markup=False, severity="error")
         self.fill()
 
 

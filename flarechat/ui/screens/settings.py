@@ -16,6 +16,7 @@ from textual.widgets import Input, Label, Select, Static
 from flarechat.config import Settings
 from flarechat.errors import SettingsError
 from flarechat.protocol import Sampling
+from flarechat.textsafe import strip_controls
 from flarechat.ui import themes
 from flarechat.ui.choices import CHOICES, Choice, changed, text_of
 
@@ -77,7 +78,7 @@ class SettingsScreen(ModalScreen[Settings | None]):
                     settings = changed(settings, choice.name, text)
             themes.choose(settings.theme)
         except SettingsError as error:
-            self.query_one("#problem", Static).update(str(error))
+            self.query_one("#problem", Static).update(strip_controls(str(error)))
             return
         self.dismiss(settings)
 

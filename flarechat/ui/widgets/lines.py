@@ -47,7 +47,7 @@ def header_text(state: HeaderState, width: int, marks: Glyphs) -> str:
     drawn = meter(share, 10)
     parts = {
         "brand": "flarechat",
-        "model": fit(state.model, 24, marks).rstrip(),
+        "model": fit(strip_controls(state.model), 24, marks).rstrip(),
         "session": fit(session, 28, marks).rstrip(),
         "mode": f"mode {state.mode}" if state.mode else "",
         "off": "SPEC OFF" if state.off else "",
