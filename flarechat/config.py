@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from flarechat.protocol import MAX_LANES, Request, Sampling, Speculation
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
+_NO_SETTINGS = {"home", "test_cache", "update"}  # variables that something else reads
 DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
@@ -166,15 +167,29 @@ def _file_layer(path: Path) -> dict[str, tuple[Any, str]]:
 
 def _known(path: Path, text: str, key: str, value: Any) -> tuple[str, tuple[Any, str]]:
     """One entry of a file under its field name; an unknown key is refused with the nearest."""
-    name, kinds = key.replace("-", "_"), _kinds()
-    origin = f"{path}{_line_of(text, key)}"
+    name, origin = key.replace("-", "_"), f"{path}{_line_of(text, key)}"
+    setting, negated = _meant(name)
+    if setting:
+        return setting, (not value if negated and isinstance(value, bool) else value, origin)
+    raise SettingsError(f"{origin}: {key!r} is not a setting.", _remedy(name))
+
+
+def _meant(name: str) -> tuple[str, bool]:
+    """The setting that a name stands for, "" for none, and whether the name says no to it."""
+    kinds, switch = _kinds(), name.removeprefix("no_")
     if name in kinds:
-        return name, (value, origin)
-    near = difflib.get_close_matches(name, kinds, n=1)
-    raise SettingsError(
-        f"{origin}: {key!r} is not a setting.",
-        f"Did you mean {near[0]}?" if near else "Remove it; `flarechat --help` lists the settings.",
-    )
+        return name, False
+    return (switch, True) if kinds.get(switch) is bool else ("", False)
+
+
+def _remedy(name: str, form: Callable[[str], str] = str) -> str:
+    """What to do about an unknown name; `form` writes the nearest as it is written there."""
+    kinds = _kinds()
+    known = [*kinds, *(f"no_{key}" for key, kind in kinds.items() if kind is bool)]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"Did you mean {form(near[0])}?"
+    return "Remove it; `flarechat --help` lists the settings."
 
 
 def _line_of(text: str, key: str) -> str:
@@ -196,12 +211,23 @@ def _flag_layer(flags: Mapping[str, object]) -> dict[str, tuple[Any, str]]:
 
 
 def _env_layer(env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    """The settings among the environment's variables, parsed from their text."""
-    found = {}
-    for key, kind in _kinds().items():
-        variable = ENV_PREFIX + key.upper()
-        if variable in env:
-            found[key] = (_parsed(env[variable], kind), variable)
+    """The settings among the environment's variables, parsed from their text. Where one says yes
+    and another no to the same, no wins.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    for variable in sorted(env):
+        name = variable.removeprefix(ENV_PREFIX).lower()
+        if not variable.startswith(ENV_PREFIX) or name in _NO_SETTINGS:
+            continue
+        setting, negated = _meant(name)
+        if not setting:
+            hint = _remedy(name, lambda near: ENV_PREFIX + near.upper())
+            raise SettingsError(f"The variable {variable} is not a setting.", hint)
+        value = _parsed(env[variable], _kinds()[setting])
+        if not negated:
+            found.setdefault(setting, (value, variable))
+        else:
+            found[setting] = (not value if isinstance(value, bool) else value, variable)
     return found
 
 

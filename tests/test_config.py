@@ -64,6 +64,9 @@ def test_keys_of_a_file_may_be_written_with_dashes(tmp_path: Path) -> None:
         ("FLARECHAT_CTX", "512", "ctx", 512),
         ("FLARECHAT_HISTORY_DRAFTS", "off", "history_drafts", False),
         ("FLARECHAT_MTP_ADAPTIVE_VERIFICATION", "No", "mtp_adaptive_verification", False),
+        ("FLARECHAT_NO_MTP", "1", "mtp", False),
+        ("FLARECHAT_NO_HISTORY_DRAFTS", "yes", "history_drafts", False),
+        ("FLARECHAT_NO_MTP_ADAPTIVE_VERIFICATION", "off", "mtp_adaptive_verification", True),
         ("FLARECHAT_STOP", "###", "stop", ("###",)),
         ("FLARECHAT_STOP", '["a", "b"]', "stop", ("a", "b")),
         ("FLARECHAT_STOP", "[not json", "stop", ("[not json",)),
@@ -78,8 +81,40 @@ def test_a_variable_is_parsed_by_its_setting(
     assert value == getattr(got, field)
 
 
-def test_the_home_folder_is_not_a_setting(tmp_path: Path) -> None:
-    assert Settings() == load_settings({}, folder=tmp_path, env={"FLARECHAT_HOME": "/somewhere"})
+@pytest.mark.parametrize("name", ["HOME", "TEST_CACHE", "UPDATE"])
+def test_a_variable_that_something_else_reads_is_not_a_setting(tmp_path: Path, name: str) -> None:
+    assert Settings() == load_settings({}, folder=tmp_path, env={f"FLARECHAT_{name}": "/there"})
+
+
+def test_no_wins_over_yes_among_the_variables(tmp_path: Path) -> None:
+    env = {"FLARECHAT_NO_MTP": "1", "FLARECHAT_MTP": "1"}
+
+    assert not load_settings({}, folder=tmp_path, env=env).mtp
+
+
+def test_a_file_may_say_no_to_a_switch(tmp_path: Path) -> None:
+    write_folder(tmp_path, "no-mtp = true\nno_history_drafts = false\n")
+
+    expected = Settings(mtp=False, history_drafts=True)
+
+    assert expected == load_settings({}, folder=tmp_path, env={})
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("FLARECHAT_TEMPERATUR", "Did you mean FLARECHAT_TEMPERATURE?"),
+        ("FLARECHAT_NO_HISTORY_DRAFT", "Did you mean FLARECHAT_NO_HISTORY_DRAFTS?"),
+        ("FLARECHAT_NO_MODEL", "Did you mean FLARECHAT_MODEL?"),
+        ("FLARECHAT_X9Q", "Remove it; `flarechat --help` lists the settings."),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest(
+    tmp_path: Path, variable: str, hint: str
+) -> None:
+    error = refusal({}, tmp_path, {variable: "1", "OTHER": "1"})
+
+    assert (f"The variable {variable} is not a setting.", hint) == (error.message, error.hint)
 
 
 def test_an_unknown_key_is_refused_with_its_line_and_the_nearest(tmp_path: Path) -> None:
