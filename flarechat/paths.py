@@ -22,7 +22,10 @@ def _home() -> Path | None:
 
 def _made(path: Path) -> Path:
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # mkdir(parents=True) would give the mode to the last folder only.
+        for folder in [*reversed(path.parents), path]:
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StorageError(
             f"The folder {path} cannot be made: {error.strerror}.",
