@@ -70,6 +70,12 @@ class Chat:
         await self.pilot.press(*keys)
         await self.pilot.pause()
 
+    async def pick(self, *keys: str) -> None:
+        """Press a key that opens a list, wait until its lines are there, press the others."""
+        await self.press(keys[0])
+        await self.app.workers.wait_for_complete()
+        await self.press(*keys[1:])
+
     async def say(self, text: str) -> None:
         """Put a text into the prompt and press enter."""
         self.prompt.put(text)

@@ -85,7 +85,7 @@ async def test_earlier_prompts_are_searched_with_ctrl_r() -> None:
         for text in ("apples", "pears"):
             await chat.say(text)
             await chat.answer()
-        await chat.press("ctrl+r", *"appl", "enter")
+        await chat.pick("ctrl+r", *"appl", "enter")
 
         assert "apples" == chat.prompt.text
 

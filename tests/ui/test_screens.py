@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def three_chats() -> None:
 async def test_sessions_are_searched_by_title_and_opened() -> None:
     three_chats()
     async with chatting() as chat:
-        await chat.press("ctrl+o")
+        await chat.pick("ctrl+o")
         listed = chat.text
         await chat.press(*"pears")
         narrowed = chat.text
@@ -51,7 +52,7 @@ async def test_sessions_are_searched_by_title_and_opened() -> None:
 async def test_a_session_is_deleted_after_a_yes_only() -> None:
     three_chats()
     async with chatting() as chat:
-        await chat.press("ctrl+o", *"bread", "tab", "d", "n")
+        await chat.pick("ctrl+o", *"bread", "tab", "d", "n")
         kept = len(store.listed())
         await chat.press("d")
         asked = chat.text
@@ -64,10 +65,35 @@ async def test_a_session_is_deleted_after_a_yes_only() -> None:
 
 
 @played
+async def test_saved_chats_are_read_aside_once_and_again_after_a_delete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readers: list[threading.Thread] = []
+    listed = store.listed
+
+    def reading() -> list[store.SessionInfo]:
+        readers.append(threading.current_thread())
+        return listed()
+
+    three_chats()
+    async with chatting() as chat:
+        monkeypatch.setattr(store, "listed", reading)
+        await chat.pick("ctrl+o", *"bread")
+        typed = len(readers)
+        await chat.pick("tab", "d", "y")
+        await chat.app.workers.wait_for_complete()
+        await chat.pilot.pause()
+
+        assert [1, 2] == [typed, len(readers)]
+        assert threading.main_thread() not in readers
+        assert "No saved chat matches." in chat.text
+
+
+@played
 async def test_escape_closes_the_sessions_and_changes_nothing() -> None:
     three_chats()
     async with chatting() as chat:
-        await chat.press("ctrl+o", "escape")
+        await chat.pick("ctrl+o", "escape")
 
         assert isinstance(chat.app.screen, ChatScreen)
         assert [] == chat.bridge.conversation.turns
@@ -136,7 +162,7 @@ async def test_a_chat_that_cannot_be_deleted_is_named_without_control_characters
     three_chats()
     async with chatting() as chat:
         monkeypatch.setattr(store, "remove", refuse)
-        await chat.press("ctrl+o", *"bread", "tab", "d", "y")
+        await chat.pick("ctrl+o", *"bread", "tab", "d", "y")
         said = [note.message for note in chat.app._notifications]
 
         assert [f"{CLEAN} is in use. Close it."] == said

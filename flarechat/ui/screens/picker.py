@@ -1,10 +1,12 @@
 """A list to search and choose from: type to narrow it, enter takes the marked line.
 
-Owns the search box and the list; knows nothing of what the lines are.
+Owns the search box and the list; knows nothing of what the lines are. The lines are fetched aside,
+once, because they may come from a disk; typing only chooses among them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,6 +43,10 @@ class Picker(ModalScreen[str | None]):
         Binding("up", "move(-1)", "Up", id="picker.up", show=False, priority=True),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: list[Item] | None = None
+
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = self.TITLE_TEXT
@@ -52,24 +58,33 @@ class Picker(ModalScreen[str | None]):
     def on_mount(self) -> None:
         self.fill()
         self.query_one("#search").focus()
+        self.fetch()
 
     def items(self) -> list[Item]:
-        """All lines, the likeliest first."""
+        """All lines, the likeliest first. Runs in a thread of its own."""
         raise NotImplementedError
+
+    def fetch(self) -> None:
+        """Get the lines, again if need be, and show them once they are there."""
+        self.run_worker(self._fetch(), group="items", exclusive=True)
+
+    async def _fetch(self) -> None:
+        self._items = await asyncio.to_thread(self.items)
+        self.fill()
 
     def fill(self) -> None:
         """List the items that hold every word of the search."""
         options = self.query_one(OptionList)
         words = self.query_one(Input).value.lower().split()
         found = [
-            item for item in self.items() if all(word in item.search.lower() for word in words)
+            item for item in self._items or () if all(word in item.search.lower() for word in words)
         ]
         options.clear_options()
         options.add_options(
             Option(Content(strip_controls(item.label)), id=item.key) for item in found
         )
         options.display = bool(found)
-        self.query_one("#empty").display = not found
+        self.query_one("#empty").display = self._items is not None and not found
         if found:
             options.highlighted = 0
 

@@ -80,7 +80,7 @@ class SessionsScreen(Picker):
             store.remove(store.find(name))
         except FlarechatError as error:
             self.notify(strip_controls(str(error)), markup=False, severity="error")
-        self.fill()
+        self.fetch()
 
 
 def _when(epoch: float) -> str:
