@@ -63,6 +63,7 @@ def remove(
     from flarechat.models import store
 
     if not yes and not confirmed(f"Delete the model {name}?"):
-        raise typer.Exit(1)
+        print(f"{name} was kept.", file=sys.stderr)
+        return
     store.remove(name)
     print(f"{name} was deleted.", file=sys.stderr)

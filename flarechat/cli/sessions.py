@@ -74,7 +74,8 @@ def remove(
     path = store.find(name)
     shown = strip_controls(path.stem)
     if not yes and not confirmed(f"Delete the session {shown}?"):
-        raise typer.Exit(1)
+        print(f"{shown} was kept.", file=sys.stderr)
+        return
     store.remove(path)
     print(f"{shown} was deleted.", file=sys.stderr)
 

@@ -105,7 +105,7 @@ def test_a_damaged_file_is_shown_with_a_notice(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("stdin", "flags", "code", "stays"),
     [
-        (b"n\n", (), 1, True),
+        (b"n\n", (), 0, True),
         (b"y\n", (), 0, False),
         (b"", (), 2, True),
         (b"", ("--yes",), 0, False),
@@ -148,7 +148,8 @@ def test_models_are_listed_pulled_and_removed(cli: Cli, monkeypatch: pytest.Monk
 
     assert ["m", "gguf", "98.4", "MB", "catalog", str(path)] == listed.out.split()[-6:]
     assert (0, f"{path}\n") == (pulled.code, pulled.out)
-    assert (1, 0, ["m"]) == (kept.code, gone.code, removed)
+    assert (0, 0, ["m"]) == (kept.code, gone.code, removed)
+    assert kept.err.endswith("m was kept.\n")
 
 
 def test_no_models_yet_says_how_to_get_one(cli: Cli) -> None:
