@@ -123,6 +123,7 @@ class Bridge:
             beat.returned = joined(self._asked, self.take_queue())
             self.last = turn.finished
         self.error = None
+        self.loading = Loading(stage="starting")
         self._enter("LOADING")
         self.engine.start()
         return beat
@@ -191,7 +192,8 @@ class Bridge:
         self._used = self.last.usage.context if self.last else 0
         if self.model:
             conversation.bind(self.model)
-            self._enter("ERROR" if self.error else "IDLE")
+            if self.state != "LOADING":
+                self._enter("ERROR" if self.error else "IDLE")
         return self.take_queue()
 
     # The engine's events
@@ -244,11 +246,13 @@ class Bridge:
 
     def _finish(self, event: Finished, beat: Beat) -> None:
         self.last = event
-        self._used = event.usage.context
+        if event.usage.prompt_tokens:
+            self._used = event.usage.context
         if event.error:
             beat.returned = self._asked
         words = {"cancelled": "STOPPED", "error": "ERROR"}
-        self._enter(words.get(event.reason, "IDLE"))
+        if self.state != "LOADING":
+            self._enter(words.get(event.reason, "IDLE"))
 
     def _fail(self, error: ErrorInfo, beat: Beat) -> None:
         """The engine is gone: end the turn, give the texts back, say why."""
@@ -263,3 +267,5 @@ class Bridge:
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, self.clock()
+        if state == "PREFILL":
+            self.loading = Loading(stage="prefill")

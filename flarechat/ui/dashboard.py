@@ -63,19 +63,22 @@ class Dashboard:
 
     def _detail(self) -> str:
         bridge, loading = self._bridge, self._bridge.loading
+        share = f"{100 * loading.done / loading.total:.0f}%" if loading.total else ""
         if bridge.state == "LOADING":
-            share = f" {100 * loading.done / loading.total:.0f}%" if loading.total else ""
-            return f"{loading.stage}{share}"
-        if bridge.state in ("GEN", "PREFILL"):
-            return seconds(bridge.elapsed)
-        return ""
+            return f"{loading.stage} {share}".rstrip()
+        if bridge.state == "PREFILL":
+            return f"{share} {seconds(bridge.elapsed)}".lstrip()
+        return seconds(bridge.elapsed) if bridge.state == "GEN" else ""
 
     def _last_turn(self) -> str:
         last, conversation = self._bridge.last, self._bridge.conversation
         if last is None:
             return "not saved: the disk refuses" if conversation.unsaved else ""
         width = self._screen.size.width
-        return last_turn_text(len(conversation.turns), last, not conversation.unsaved, width)
+        turns = conversation.turns
+        shown = (n for n, turn in enumerate(turns, start=1) if turn.finished is last)
+        number = next(shown, len(turns))
+        return last_turn_text(number, last, not conversation.unsaved, width)
 
     def _show_hint(self) -> None:
         transcript = self._screen.query_one(Transcript)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from flarechat.protocol import Speculation
+from flarechat.chat import Turn
+from flarechat.protocol import Finished, Loading, Progress, Speculation
 from flarechat.telemetry import RoundTotals
 from flarechat.ui.format import ASCII, UNICODE, bar, count, fit, sparkline
 from flarechat.ui.meter import Meter, View, why_off
-from flarechat.ui.widgets.lines import HeaderState, header_text
+from flarechat.ui.widgets.lines import Header, HeaderState, Line, header_text
 from flarechat.ui.widgets.panels import (
     compact_lines,
     copy_lines,
@@ -22,7 +23,8 @@ from flarechat.ui.widgets.panels import (
     draft_lines,
     speed_lines,
 )
-from tests.fakes import Play
+from tests.fakes import Play, ScriptedEngine
+from tests.ui.harness import chatting, played
 
 
 def measured(*plays: Play) -> View:
@@ -132,3 +134,69 @@ def test_the_reason_for_no_drafts_is_given() -> None:
         Speculation(mtp=False, history_drafts=False)
     )
     assert "spec off: because" == compact_lines(View(off="because"), 80, UNICODE)[1]
+
+
+@played
+async def test_an_answer_that_was_never_played_keeps_the_context_in_use() -> None:
+    async with chatting() as chat:
+        await chat.say("go")
+        await chat.answer()
+        used = chat.bridge.used
+        await chat.say("again")
+        turn = chat.bridge.engine._live.popleft()
+        chat.bridge.engine._events.append(Finished.unplayed(turn.request.id, "cancelled"))
+        await chat.beat()
+
+        assert used > 0
+        assert used == chat.bridge.used
+
+
+@played
+async def test_a_restart_shows_its_own_loading_in_whatever_chat() -> None:
+    engine = ScriptedEngine()
+    async with chatting(engine) as chat:
+        engine._events.append(Loading(stage="weights", done=9, total=10))
+        await chat.beat()
+        chat.bridge.start()
+        seen = [chat.bridge.loading.stage]
+        await chat.press("ctrl+n")
+        seen.append(chat.bridge.state)
+        await chat.say("go")
+        engine._live.clear()
+        engine._events.clear()
+        request = engine.requests[-1].id
+        engine._events.append(Finished.unplayed(request, "cancelled"))
+        await chat.beat()
+        seen.append(chat.bridge.state)
+
+        assert ["starting", "LOADING", "LOADING"] == seen
+
+
+@played
+async def test_the_header_says_how_far_a_long_prompt_was_read() -> None:
+    engine = ScriptedEngine()
+    async with chatting(engine) as chat:
+        seen = []
+        for done in (30, 70):
+            await chat.say("go")
+            before = chat.screen.query_one(Header).state.detail
+            request = engine._live.popleft().request.id
+            engine._events.append(Progress(request=request, done=done, total=100))
+            await chat.beat()
+            seen.append(("%" in before, chat.screen.query_one(Header).state.detail.split()[0]))
+            engine._events.append(Finished.unplayed(request, "cancelled"))
+            await chat.beat()
+
+        assert [(False, "30%"), (False, "70%")] == seen
+
+
+@played
+async def test_the_last_line_numbers_the_turn_whose_figures_it_shows() -> None:
+    async with chatting() as chat:
+        await chat.say("go")
+        await chat.answer()
+        chat.bridge.conversation.turns.append(Turn(id="u", parent=None, role="user", text="more"))
+        chat.screen.dashboard.hurry()
+        await chat.beat()
+
+        assert chat.screen.query_one("#last", Line).text.startswith(" #2 ")
