@@ -15,6 +15,7 @@ from typing import Any
 from flarechat.config import Settings
 from flarechat.errors import SettingsError
 from flarechat.protocol import ACCEPTANCES, Sampling
+from flarechat.ui.meter import why_off
 
 THEMES = ("auto", "dark", "light")
 ON_OFF = ("on", "off")
@@ -113,15 +114,13 @@ def with_spec(settings: Settings, mode: str) -> Settings:
 
 def spec_text(settings: Settings) -> str:
     """Speculation in words."""
-    if settings.mtp_draft_tokens == 0:
-        return "speculation off: draft tokens set to 0 (/spec auto turns it on)"
+    reason = why_off(settings.speculation())
+    if reason:
+        wanted = "/set parameter history_drafts on" if settings.mtp_draft_tokens else "/spec auto"
+        return f"speculation off: {reason} ({wanted} turns it on)"
     width = settings.mtp_draft_tokens + 1
     mode = "adaptive width up to" if settings.mtp_adaptive_verification else "fixed width"
-    history = "on" if settings.history_drafts else "off"
-    return (
-        f"speculation on: {mode} {width}, history drafts {history}, "
-        f"acceptance {settings.acceptance}"
-    )
+    return f"speculation on: {mode} {width}, history drafts on, acceptance {settings.acceptance}"
 
 
 def parameters_text(settings: Settings, recommended: Sampling | None) -> str:

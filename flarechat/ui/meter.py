@@ -116,13 +116,16 @@ def width_costs(totals: RoundTotals) -> tuple[WidthCost, ...]:
 
 
 def why_off(speculation: Speculation | None) -> str:
-    """Why a request cannot draft at all, in words; "" when it can."""
+    """Why a request cannot draft at all, in words; "" when it can.
+
+    Copies are all there is to draft from: no model here brings a learned draft head.
+    """
     if speculation is None:
         return ""
     if speculation.draft_tokens == 0:
         return "draft tokens set to 0"
-    if not speculation.mtp and not speculation.history_drafts:
-        return "MTP and history drafts switched off"
+    if not speculation.history_drafts:
+        return "history drafts are off"
     return ""
 
 

@@ -130,9 +130,7 @@ def test_a_context_nearly_full_says_so_in_words() -> None:
 def test_the_reason_for_no_drafts_is_given() -> None:
     assert "" == why_off(Speculation())
     assert "draft tokens set to 0" == why_off(Speculation(draft_tokens=0))
-    assert "MTP and history drafts switched off" == why_off(
-        Speculation(mtp=False, history_drafts=False)
-    )
+    assert "history drafts are off" == why_off(Speculation(history_drafts=False))
     assert "spec off: because" == compact_lines(View(off="because"), 80, UNICODE)[1]
 
 

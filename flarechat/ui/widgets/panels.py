@@ -196,7 +196,7 @@ class DraftsPanel(Panel):
         summary = view.summary
         rounds = f"{summary.rounds} rounds  {number(summary.mean_acceptance_length, 2)} tok/round"
         self.border_subtitle = rounds if summary.rounds else ""
-        self.border_title = f"Drafts: spec off, {view.off}" if view.off else self.TITLE
+        self.border_title = f"Spec off: {view.off}" if view.off else self.TITLE
         return draft_lines(view, width, self.marks)
 
 
