@@ -218,3 +218,18 @@ async def test_without_history_drafts_the_screen_says_that_drafting_is_off() -> 
         assert "SPEC OFF" in chat.text
         assert "Spec off: history drafts are off" in chat.text
         assert "speculation off: history drafts are off" in " ".join(chat.text.split())
+
+
+@played
+async def test_what_a_command_prints_while_answering_stands_above_the_answer() -> None:
+    async with chatting(ScriptedEngine([words("first \n\n second \n\n and then the third part")])) as chat:
+        await chat.say("go")
+        await chat.beat(4)
+        await chat.say("/show system")
+        await chat.answer()
+        await chat.say("/show spec")
+        await chat.beat()
+        shown = chat.text
+
+        assert shown.index("No system prompt") < shown.index("Model") < shown.index("first")
+        assert shown.index("third part") < shown.index("speculation on")

@@ -99,9 +99,11 @@ class Transcript(VerticalScroll, can_focus=True):
             view.finish()
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Show a local remark at the end."""
+        """Show a local remark at the end, above an answer that is still being written."""
         self.query_one("#welcome").display = False
-        self._page.mount(NoteView(text, warning), before="#tail")
+        last = self._turns[-1] if self._turns else None
+        live = self._views.get(last.id) if last and last.status == "streaming" else None
+        self._page.mount(NoteView(text, warning), before=live or "#tail")
         self.anchor()
 
     def show_queue(self, texts: Sequence[str]) -> None:
