@@ -222,7 +222,9 @@ async def test_without_history_drafts_the_screen_says_that_drafting_is_off() -> 
 
 @played
 async def test_what_a_command_prints_while_answering_stands_above_the_answer() -> None:
-    async with chatting(ScriptedEngine([words("first \n\n second \n\n and then the third part")])) as chat:
+    async with chatting(
+        ScriptedEngine([words("first \n\n second \n\n and then the third part")])
+    ) as chat:
         await chat.say("go")
         await chat.beat(4)
         await chat.say("/show system")
