@@ -209,7 +209,7 @@ class Bridge:
                 beat.added += self.send(text)
             except FlarechatError as error:
                 beat.remarks.append(f"Error: {error}")
-                beat.returned = text
+                beat.returned = joined(beat.returned, text)
         self.conversation.checkpoint()
         notices = self.conversation.notices
         beat.remarks += notices
@@ -249,7 +249,7 @@ class Bridge:
         if event.usage.prompt_tokens:
             self._used = event.usage.context
         if event.error:
-            beat.returned = self._asked
+            beat.returned = joined(beat.returned, self._asked)
         words = {"cancelled": "STOPPED", "error": "ERROR"}
         if self.state != "LOADING":
             self._enter(words.get(event.reason, "IDLE"))
@@ -262,7 +262,7 @@ class Bridge:
             beat.touched.append(turn)
         else:
             beat.remarks.append(f"Error: {error.exception()}")
-        beat.returned = joined(self._asked if turn else "", self.take_queue())
+        beat.returned = joined(beat.returned, self._asked if turn else "", self.take_queue())
         self._enter("ERROR")
 
     def _enter(self, state: str) -> None:

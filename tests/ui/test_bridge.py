@@ -10,7 +10,7 @@ import pytest
 
 from flarechat.config import Settings
 from flarechat.errors import ModelError, UsageError
-from flarechat.protocol import Event, Failed, Finished, Loading, Ready, Request
+from flarechat.protocol import ErrorInfo, Event, Failed, Finished, Loading, Ready, Request
 from flarechat.ui import slash
 from flarechat.ui.bridge import Bridge, Pace
 from flarechat.ui.opening import LateEngine, Progress
@@ -221,6 +221,20 @@ def test_requests_that_wait_for_an_engine_that_never_opens_end() -> None:
     assert [Finished.unplayed("a", "cancelled")] == restarted
     assert Finished.unplayed("b", "cancelled") == failed[-1]
     assert [] == inner.requests
+
+
+def test_texts_given_back_in_one_look_are_all_given_back() -> None:
+    engine = ScriptedEngine()
+    bridge = started(engine)
+    bridge.send("refused")
+    bridge.send("queued")
+    request = engine._live.popleft().request.id
+    error = ErrorInfo.of(ModelError("Too long.", "Shorten it."))
+    engine._events.append(Finished.unplayed(request, "error", error))
+    engine._events.append(Failed(error=error))
+    beat = bridge.pump()
+
+    assert "refused\n\nqueued" == beat.returned
 
 
 def test_slash_lines_are_commands_literals_or_refused() -> None:
