@@ -210,6 +210,7 @@ def test_the_help_covers_every_binding_command_and_term() -> None:
     bindings = [*ChatScreen.BINDINGS, *Prompt.BINDINGS, *Transcript.BINDINGS]
 
     assert "emitted = accepted + rounds - clipped" in text
+    assert "the model's own tokens" in text and "one a round" not in text
     for binding in bindings:
         names = binding.key.replace("escape", "esc").split(",")
         documented = any(name in keys for name in names)

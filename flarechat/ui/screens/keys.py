@@ -49,7 +49,7 @@ TERMS = (
     ("accepted", "drafts it kept"),
     ("emitted", "tokens you got: emitted = accepted + rounds - clipped"),
     ("clipped", "tokens cut by an end of text or a limit inside a round"),
-    ("model (row)", "tokens the model chose itself, one a round"),
+    ("model (row)", "the model's own tokens"),
     ("acc", "accepted / offered"),
     ("tok/round", "emitted / rounds, the model's own token included"),
     ("reach", "accepted at a depth / rounds that offered it"),
