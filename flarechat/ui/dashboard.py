@@ -22,6 +22,11 @@ INTERVAL = 0.24
 PROMPT_HINTS = "enter send  ctrl+j newline  / commands"
 
 
+def roomy(width: int, height: int) -> bool:
+    """Whether panels fit beside the chat in this size."""
+    return width >= WIDE[0] and height >= WIDE[1]
+
+
 class Dashboard:
     """The figures of one chat screen and where they are shown."""
 
@@ -116,7 +121,7 @@ class Dashboard:
     def fit(self, width: int, height: int) -> None:
         """Choose the layout for a size."""
         screen = self._screen
-        screen.set_class(width >= WIDE[0] and height >= WIDE[1], "-wide")
+        screen.set_class(roomy(width, height), "-wide")
         screen.set_class(width < FOLD[0] or height < FOLD[1], "-tiny")
         density = self.density
         for name in DENSITIES:

@@ -11,6 +11,7 @@ import pytest
 from flarechat.config import Settings
 from flarechat.ui import themes
 from flarechat.ui.format import ASCII, UNICODE, glyphs
+from flarechat.ui.screens.telemetry import TelemetryScreen
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, check_snapshot, played
 
@@ -98,6 +99,32 @@ async def test_a_terminal_that_starts_too_small_shows_the_chat_once_enlarged() -
 
         assert "20x5 is too small: flarechat needs 36x10." == small
         assert "Hello there." in chat.text
+
+
+@played
+async def test_the_telemetry_screen_closes_once_the_panels_fit_beside_the_chat() -> None:
+    async with chatting() as chat:
+        await chat.press("ctrl+t")
+        apart = type(chat.app.screen)
+        await chat.pilot.resize_terminal(120, 36)
+        await chat.pilot.pause()
+
+        assert TelemetryScreen is apart
+        assert chat.screen is chat.app.screen
+        assert "full" == chat.screen.dashboard.density
+
+
+@played
+async def test_the_telemetry_screen_closes_too_after_the_terminal_was_too_small() -> None:
+    async with chatting() as chat:
+        await chat.press("ctrl+t")
+        await chat.pilot.resize_terminal(20, 5)
+        await chat.pilot.pause()
+        await chat.pilot.resize_terminal(120, 36)
+        await chat.pilot.pause()
+
+        assert chat.screen is chat.app.screen
+        assert "full" == chat.screen.dashboard.density
 
 
 def test_auto_follows_the_terminals_own_background() -> None:

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 
+from flarechat.ui.dashboard import roomy
 from flarechat.ui.widgets.lines import Line
 from flarechat.ui.widgets.panels import Panel, all_panels
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class TelemetryScreen(Screen[str]):
-    """Returns the density to go on with. Two columns where they fit."""
+    """Returns the density to go on with. Two columns where they fit.
+
+    Leaves by itself once the panels fit beside the chat.
+    """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-one"), (80, "-two")]  # noqa: RUF012
 
@@ -41,6 +45,16 @@ class TelemetryScreen(Screen[str]):
         self.query_one(Line).say(" esc back to the chat  ^t telemetry off")
         self.refresh_panels()
         self.set_interval(0.25, self.refresh_panels)
+
+    def on_resize(self) -> None:
+        self._leave_when_roomy()
+
+    def on_screen_resume(self) -> None:
+        self._leave_when_roomy()
+
+    def _leave_when_roomy(self) -> None:
+        if self.is_current and roomy(*self.app.size):
+            self.dismiss("full")
 
     def refresh_panels(self) -> None:
         """Draw the figures of this moment."""
