@@ -113,6 +113,72 @@ async def test_a_chip_unfolds_in_place() -> None:
 
 
 @played
+async def test_every_paste_has_a_number_of_its_own_and_its_own_content() -> None:
+    async with chatting() as chat:
+        other = PASTE.replace("line", "text")
+        await paste(chat, PASTE)
+        await chat.press("left", "enter")
+        await chat.press("ctrl+z")
+        first = chat.prompt.text
+        await chat.press("end")
+        await paste(chat, other)
+        whole = chat.prompt.whole
+        await chat.press("enter")
+        await paste(chat, PASTE)
+
+        assert first.startswith("[paste 1: ")
+        assert whole.count(PASTE) == 1 == whole.count(other)
+        assert chat.prompt.text.startswith("[paste 3: ")
+
+
+@played
+async def test_a_paste_of_several_lines_can_be_undone_and_redone() -> None:
+    async with chatting() as chat:
+        text = "\n".join("x" * 30)
+        await paste(chat, text)
+        await chat.press("ctrl+z")
+        undone = chat.prompt.text
+        await chat.press("ctrl+y")
+
+        assert "" == undone
+        assert text == chat.prompt.text
+
+
+@played
+async def test_a_draft_that_comes_back_after_the_prompt_was_cleared_is_still_whole() -> None:
+    async with chatting() as chat:
+        await chat.say("earlier")
+        await chat.answer()
+        await paste(chat, PASTE)
+        await chat.press("up", "ctrl+c", "down", "enter")
+
+        assert ["earlier", PASTE] == sent(chat)
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"),
+    [
+        (("backspace",), "see "),
+        (("left", "backspace"), "see "),
+        (("left", "delete"), "see "),
+        (("ctrl+w",), "see "),
+        (("home", "delete"), "ee [paste"),
+    ],
+)
+def test_a_chip_is_deleted_whole(keys: tuple[str, ...], left: str) -> None:
+    @played
+    async def run() -> None:
+        async with chatting() as chat:
+            chat.prompt.put("see ")
+            await paste(chat, PASTE)
+            await chat.press(*keys)
+
+            assert left == chat.prompt.text[: len("ee [paste")].rstrip("\n")
+
+    run()
+
+
+@played
 async def test_a_small_paste_is_inserted_without_its_control_characters() -> None:
     async with chatting() as chat:
         await paste(chat, "a\x1b[31mb\r\nc\x07\x9b")

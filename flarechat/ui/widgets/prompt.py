@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.document._document import EditResult, Location
 from textual.widgets import TextArea
 
 from flarechat.textsafe import strip_controls
@@ -22,6 +23,7 @@ CHIP_CHARACTERS = 2000
 CHIP_LINES = 40
 BURST_GAP = 0.012
 BURST_SETTLE = 0.08
+CHIP = re.compile(r"\[paste \d+: [^\]]*\]")
 
 
 class Prompt(TextArea):
@@ -52,6 +54,7 @@ class Prompt(TextArea):
         self._at = 0
         self._draft = ""
         self._chips: dict[str, str] = {}
+        self._pastes = 0
         self._last_key = float("-inf")
         self._burst_keys = self._burst_lines = 0
 
@@ -63,10 +66,7 @@ class Prompt(TextArea):
     @property
     def whole(self) -> str:
         """The text with every chip spelled out."""
-        text = self.text
-        for chip, pasted in self._chips.items():
-            text = text.replace(chip, pasted)
-        return text
+        return CHIP.sub(lambda found: self._chips.get(found[0], found[0]), self.text)
 
     def put(self, text: str) -> None:
         """Replace the text and go to its end."""
@@ -78,8 +78,7 @@ class Prompt(TextArea):
         self.put(f"{text}\n\n{self.text}" if self.text.strip() else text)
 
     def empty(self) -> None:
-        """Forget the text and its chips."""
-        self._chips.clear()
+        """Forget the text; what was pasted stays known, for a draft that comes back."""
         self.text = ""
 
     def remember(self, text: str) -> None:
@@ -124,6 +123,7 @@ class Prompt(TextArea):
         if text:
             self.remember(text)
             self.empty()
+            self._chips.clear()
             self.post_message(messages.PromptSubmitted(text))
 
     def action_newline(self) -> None:
@@ -177,23 +177,53 @@ class Prompt(TextArea):
         text = strip_controls(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         lines = text.count("\n") + 1
         if len(text) > CHIP_CHARACTERS or lines > CHIP_LINES:
-            number = len(self._chips) + 1
-            chip = f"[paste {number}: {size(len(text))}, {lines} lines]"
+            self._pastes += 1
+            chip = f"[paste {self._pastes}: {size(len(text))}, {lines} lines]"
             self._chips[chip] = text
             self.insert(chip)
             self.post_message(messages.Remarked("Left, then enter: show the pasted text here."))
         else:
             self.insert(text)
 
+    def delete(
+        self, start: Location, end: Location, *, maintain_selection_offset: bool = True
+    ) -> EditResult:
+        """Delete a range; a chip that it would break goes whole."""
+        start, end = min(start, end), max(start, end)
+        for at, stop, _ in self._chips_of(start[0]):
+            if at < start[1] < stop:
+                start = (start[0], at)
+        for at, stop, _ in self._chips_of(end[0]):
+            if at < end[1] < stop:
+                end = (end[0], stop)
+        return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
+
+    def undo(self) -> None:
+        self._leave_lines_that_go(bool(self.history.undo_stack))
+        super().undo()
+
+    def redo(self) -> None:
+        self._leave_lines_that_go(bool(self.history.redo_stack))
+        super().redo()
+
+    def _leave_lines_that_go(self, changes: bool) -> None:
+        """TextArea measures the cursor before it puts it back, and fails where its line is gone."""
+        if changes:
+            self.move_cursor((0, 0))
+
+    def _chips_of(self, row: int) -> list[tuple[int, int, str]]:
+        """Where the chips of a line begin and end."""
+        found = CHIP.finditer(self.document.get_line(row))
+        return [(chip.start(), chip.end(), chip[0]) for chip in found if chip[0] in self._chips]
+
     def _chip_at_cursor(self) -> str:
         """The chip the cursor is inside of; "" at its end, where enter sends."""
         row, column = self.cursor_location
-        for found in re.finditer(r"\[paste \d+: [^\]]*\]", self.document.get_line(row)):
-            if found.start() <= column < found.end() and found[0] in self._chips:
-                return found[0]
-        return ""
+        inside = (chip for at, stop, chip in self._chips_of(row) if at <= column < stop)
+        return next(inside, "")
 
     def _expand(self, chip: str) -> None:
         row, _ = self.cursor_location
         start = self.document.get_line(row).index(chip)
-        self.replace(self._chips.pop(chip), (row, start), (row, start + len(chip)))
+        place = ((row, start), (row, start + len(chip)))
+        self.replace(self._chips[chip], *place, maintain_selection_offset=False)
