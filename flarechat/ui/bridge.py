@@ -185,6 +185,8 @@ class Bridge:
 
     def _change(self, conversation: Conversation) -> str:
         self.conversation.close()
+        # What closing had to say, of a chat that could not be saved, is still to be shown.
+        conversation.notices[:0] = self.conversation.notices
         self.conversation = conversation
         self.meter = Meter(self.clock)
         ended = [turn.finished for turn in conversation.turns if turn.finished]

@@ -173,6 +173,17 @@ def test_an_engine_opened_ahead_is_the_one_that_start_finds() -> None:
     assert [1, 2] == [once, len(opened)]
 
 
+def test_what_closing_a_chat_had_to_say_is_shown_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bridge = started(ScriptedEngine())
+    left = bridge.conversation
+    monkeypatch.setattr(left, "close", lambda: left.notices.append("closed unsaved"))
+    bridge.new()
+
+    assert ["closed unsaved"] == bridge.pump().remarks
+
+
 def test_a_request_cancelled_while_the_engine_opens_ends_and_never_reaches_it() -> None:
     inner, may_open = ScriptedEngine(), threading.Event()
 
