@@ -21,12 +21,11 @@ from typing import Any
 
 from flarechat import paths
 from flarechat.errors import SettingsError, reason_of
-from flarechat.protocol import MAX_LANES, Request, Sampling, Speculation
+from flarechat.protocol import DTYPES, MAX_LANES, Request, Sampling, Speculation
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
 _NO_SETTINGS = {"home", "test_cache", "update"}  # variables that something else reads
-DTYPES = ("auto", "float32", "float16", "bfloat16", "packed-float16")
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip

@@ -58,7 +58,7 @@ class Answer:
         self.text = ""
         self.reason: str | None = None
         self.stop: str | None = None
-        self.prefilled = max(restored, 0)
+        self.prefilled = restored
         self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
         self._began = time.perf_counter()
         self._prefill_ms = self._first_token_ms = 0.0

@@ -24,10 +24,7 @@ from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
-from flarechat.protocol import MAX_LANES, Boot, Loading, ModelInfo, Ready
-
-PACKED = "packed-float16"
-DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED)
+from flarechat.protocol import DTYPES, MAX_LANES, PACKED, Boot, Loading, ModelInfo, Ready
 
 
 def boot_engine(boot: Boot, emit: Emit) -> Engine:

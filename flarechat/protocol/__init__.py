@@ -32,8 +32,10 @@ from flarechat.protocol.events import (
 )
 from flarechat.protocol.requests import (
     ACCEPTANCES,
+    DTYPES,
     MAX_DRAFT_TOKENS,
     MAX_LANES,
+    PACKED,
     Boot,
     Cancel,
     Command,
@@ -49,8 +51,10 @@ from flarechat.protocol.wire import decode, encode, from_dict, to_dict
 __all__ = [
     "ACCEPTANCES",
     "DRAFT_SOURCES",
+    "DTYPES",
     "MAX_DRAFT_TOKENS",
     "MAX_LANES",
+    "PACKED",
     "TAIL_SOURCES",
     "Boot",
     "Cancel",

@@ -14,6 +14,8 @@ from flarechat.errors import SettingsError
 MAX_DRAFT_TOKENS = 7
 MAX_LANES = 4
 ACCEPTANCES = ("auto", "ratio", "match")
+PACKED = "packed-float16"
+DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED)
 
 
 def _require(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

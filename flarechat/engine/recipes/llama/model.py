@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -72,8 +71,3 @@ class Model:
     def states(self) -> Sequence[State]:
         """The KV rows."""
         return (self.kv,)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.embedding.device

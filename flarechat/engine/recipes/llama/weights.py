@@ -24,8 +24,8 @@ from flarechat.engine.recipes.llama.model import Model, TransformerBlock
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import KVState
 from flarechat.errors import ModelError
+from flarechat.protocol import PACKED
 
-PACKED = "packed-float16"
 COMPUTE = {
     "float32": torch.float32,
     "float16": torch.float16,
