@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from flarechat.engine.offer import DRAFTING
 from flarechat.protocol import Sampling
+
+__all__ = ["DRAFTING", "EXTENT_STEP", "LawShape", "Plan", "extent_for"]
 
 # A multiple of the blocks in which attention sums over the cache: rows that a wider round sees
 # past a narrower one's are whole blocks of zeros, so a row's result does not depend on the width.
@@ -44,11 +47,13 @@ class LawShape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round's static part.
+    """One round's static part, or a prefill chunk's, whose T tokens are its width.
 
     `draft_tokens` is K; `extent` bounds the cache rows any lane can see (at least
     consumed + width; see `extent_for`); `acceptance` is ratio, match or mixed; `logprobs` is
-    the number of alternatives to report beside each emitted token, 0 for no log-probabilities.
+    the number of alternatives to report beside each emitted token, 0 for no log-probabilities;
+    `drafting` is one of DRAFTING; `absorb` says whether the drafter's own state is kept up, as
+    any request needs that uses MTP.
     """
 
     draft_tokens: int
@@ -56,6 +61,8 @@ class Plan:
     law: LawShape = field(default_factory=LawShape)
     acceptance: str = "ratio"
     logprobs: int = 0
+    drafting: str = "none"
+    absorb: bool = True
 
     @property
     def width(self) -> int:

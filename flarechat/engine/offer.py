@@ -1,0 +1,58 @@
+"""Offer: what a lane could put to the target in a round, and the ways of drafting it.
+
+Owns the words for those ways and what each makes of an offer. Knows no policy and no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What drafts: nothing, staged copies, the MTP chain, or copies continued by the chain.
+DRAFTING = ("none", "copies", "mtp", "both")
+LEARNED = "mtp"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A copy of `count` drafts of one source, and the depth to which an MTP chain may draft.
+
+    `match_length` is the key that found the copy, `origin` the request it was copied from.
+    """
+
+    source: str = "none"
+    count: int = 0
+    match_length: int = 0
+    origin: str = ""
+    learned: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The class in which a copy's survival is tracked: source and key length."""
+        return f"{self.source}{self.match_length or ''}"
+
+    def copied(self, drafting: str, draft_tokens: int) -> int:
+        """How many of K drafts are copies; they come first."""
+        return min(self.count, draft_tokens) if drafting in ("copies", "both") else 0
+
+    def drafted(self, drafting: str, draft_tokens: int) -> int:
+        """How many drafts there are in all, of K at most."""
+        copied = self.copied(drafting, draft_tokens)
+        return max(copied, min(self.learned, draft_tokens)) if runs_chain(drafting) else copied
+
+    def kinds(self, drafting: str, draft_tokens: int) -> tuple[str, ...]:
+        """The survival class of each draft this lane would put to the target."""
+        return self._each(self.kind, drafting, draft_tokens)
+
+    def sources(self, drafting: str, draft_tokens: int) -> tuple[str, ...]:
+        """The source of each draft this lane would put to the target."""
+        return self._each(self.source, drafting, draft_tokens)
+
+    def _each(self, copy: str, drafting: str, draft_tokens: int) -> tuple[str, ...]:
+        copied = self.copied(drafting, draft_tokens)
+        learned = self.drafted(drafting, draft_tokens) - copied
+        return (copy,) * copied + (LEARNED,) * learned
+
+
+def runs_chain(drafting: str) -> bool:
+    """Whether the MTP chain drafts in this way."""
+    return drafting in ("mtp", "both")
