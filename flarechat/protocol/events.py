@@ -29,8 +29,20 @@ class ErrorInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MtpInfo:
+    """The learned draft head that is loaded: the name of its file, the tokens it can draft, its
+    blocks and its parameters.
+    """
+
+    file: str
+    draft_vocabulary: int
+    layers: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The loaded model, for headers, panels and session files."""
+    """The loaded model, for headers, panels and session files; `mtp` is None without a head."""
 
     name: str
     recipe: str
@@ -44,6 +56,7 @@ class ModelInfo:
     device: str
     device_fingerprint: str
     recommended: Sampling
+    mtp: MtpInfo | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +70,14 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The engine takes requests."""
+    """The engine takes requests. `notices` are sentences to show once, each about something that
+    was left out: an MTP file that was refused, for one.
+    """
 
     model: ModelInfo
     lanes: int
     load_ms: float
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,8 @@ class Boot:
     """What the engine process needs to start. `model` is a path: a GGUF file or a folder.
 
     `context` None means the model's own length; `dtype` is auto, float32, float16, bfloat16 or
-    packed-float16 (fp16 weights, float32 arithmetic, CPU only).
+    packed-float16 (fp16 weights, float32 arithmetic, CPU only). Without `mtp` no draft head is
+    loaded; `mtp_file` is a path to try before those that lie beside the model or ship with it.
     """
 
     model: str
@@ -123,6 +124,8 @@ class Boot:
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    mtp: bool = True
+    mtp_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
