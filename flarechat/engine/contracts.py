@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flarechat.engine.controller import Offer
+    from flarechat.engine.offer import Offer
     from flarechat.engine.frame import Frame
     from flarechat.engine.plan import Plan
     from flarechat.engine.proposal import Proposal
@@ -39,10 +39,16 @@ class Target(Protocol):
     vocabulary: int
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        """One pass over inputs int64 [B, W]: hidden [B, W, D] and logits [B, W, V]."""
+        """One pass over inputs int64 [B, W]: hidden [B, W, F] and logits [B, W, V].
 
-    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> Tensor:
-        """Write the state of inputs int64 [B, T] and return hidden [B, T, D]; no logits."""
+        `hidden` is what a draft head reads: raw, before the final norm, F features wide.
+        """
+
+    def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> Tensor:
+        """Write the state of inputs int64 [B, T] and return hidden [B, T, F]; no logits.
+
+        A chunk's plan has T - 1 draft tokens, so that its width is T.
+        """
 
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Commit the first `emitted` [B] rows of the last `verify`."""
@@ -54,8 +60,15 @@ class Target(Protocol):
 class Drafter(Protocol):
     """What proposes. It answers all verbs, so nobody asks which one it is."""
 
-    def open(self, slot: int, request: str, prompt: Sequence[int], *, history: bool) -> None:
-        """Host: a request with this prompt starts in `slot`; `history` allows copies."""
+    def open(
+        self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
+        mtp: bool,
+    ) -> None:  # fmt: skip
+        """Host: a request with this prompt starts in `slot`.
+
+        The caches already hold the state of its first `restored` tokens. `history` allows copies,
+        `mtp` a learned drafter's drafts.
+        """
 
     def stage(self, slot: int, limit: int) -> Offer:
         """Host, before a round: get up to `limit` drafts ready and say what they are."""
@@ -63,8 +76,10 @@ class Drafter(Protocol):
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """Page: up to K drafts a lane, with the law that drew them."""
 
-    def absorb(self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor) -> None:
-        """Page, after verification: write draft state from the true rows [B, W, ...]."""
+    def absorb(
+        self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
+    ) -> None:
+        """Page, after a pass: write draft state from the true rows [B, W, ...]."""
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Host: these emitted tokens are validated and final."""
@@ -84,5 +99,5 @@ class Executor(Protocol):
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
         """Run one round."""
 
-    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> None:
+    def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:
         """Run one prefill chunk: the target's state, then the drafter's."""

@@ -16,7 +16,7 @@ import torch
 from flarechat.engine.answer import Answer, Emit, Played
 from flarechat.engine.contracts import Drafter, Executor, Target
 from flarechat.engine.controller import Controller
-from flarechat.engine.plan import extent_for
+from flarechat.engine.plan import Plan, extent_for
 from flarechat.engine.player import RoundPlayer
 from flarechat.engine.residents import Residents
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
@@ -139,7 +139,7 @@ class Engine:
         )  # fmt: skip
         self._bind(answer, restored)
         copies = speculation.history_drafts and speculation.draft_tokens > 0
-        self.drafter.open(slot, request.id, prompt, history=copies)
+        self.drafter.open(slot, request.id, prompt, restored=restored, history=copies, mtp=False)
         if request.controller:
             self.controller.load(request.controller)
         self.prefilling.append(answer)
@@ -176,7 +176,7 @@ class Engine:
             inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
             self.residents.forget(answer.slot)
             extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
-            self.executor.prefill(lanes, inputs, extent)
+            self.executor.prefill(lanes, inputs, Plan(end - start - 1, extent))
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
             self.player.unsettle()

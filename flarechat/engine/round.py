@@ -42,7 +42,7 @@ def play_round(target: Target, drafter: Drafter, lanes: Lanes, plan: Plan) -> Fr
 
     # Verify: one target pass over [pending, d0 … dK-1], each row with its own law.
     inputs = torch.cat([lanes.pending()[:, None], proposal.tokens], dim=1)  # [B, W]
-    hidden, logits = target.verify(lanes, inputs, plan)  # [B, W, D], [B, W, V]
+    hidden, logits = target.verify(lanes, inputs, plan)  # [B, W, F], [B, W, V]
     law = target_law(logits, lanes, proposal.tokens, plan.law)
 
     # Accept: the longest prefix the target agrees with, then one token of its own; clip it.
@@ -51,7 +51,7 @@ def play_round(target: Target, drafter: Drafter, lanes: Lanes, plan: Plan) -> Fr
 
     # Commit: keep the state behind the emitted tokens, absorb the true rows, count.
     target.keep(lanes, emitted)
-    drafter.absorb(lanes, inputs, hidden, emitted)
+    drafter.absorb(lanes, inputs, hidden, emitted, plan)
     lanes.advance(tokens, emitted, finish)
     record = pack(
         proposal.offered, accepted, emitted, finish, lanes.consumed(), lanes.generated(), tokens

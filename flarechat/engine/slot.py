@@ -115,11 +115,18 @@ class SlotPool:
 
 
 class Lanes:
-    """B slots played together. `slots` are their numbers, `index` the same on the device."""
+    """B slots played together. `slots` are their numbers, `index` the same on the device.
 
-    def __init__(self, pool: SlotPool, slots: Sequence[int]) -> None:
-        self.pool, self.slots = pool, tuple(slots)
+    Lanes that are `prefilling` write their own rows though no round may play them yet.
+    """
+
+    def __init__(self, pool: SlotPool, slots: Sequence[int], *, prefilling: bool = False) -> None:
+        self.pool, self.slots, self.prefilling = pool, tuple(slots), prefilling
         self.index = torch.tensor(self.slots, dtype=torch.int64, device=pool.device)
+
+    def for_prefill(self) -> Lanes:
+        """The same slots, prefilling."""
+        return Lanes(self.pool, self.slots, prefilling=True)
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -171,20 +178,29 @@ class Lanes:
         """The filters' parameters, each [B]."""
         return SamplingRows(**{n: self._rows(v) for n, v in self.pool.filters.items()})
 
-    def positions(self, width: int) -> Tensor:
-        """int64 [B, W]: sequence positions of the next `width` inputs."""
-        return self.consumed()[:, None] + torch.arange(width, device=self.index.device)
+    def positions(self, width: int, shift: int = 0) -> Tensor:
+        """int64 [B, W]: sequence positions of the next `width` inputs, moved by `shift`."""
+        return self.consumed()[:, None] + torch.arange(
+            shift, shift + width, device=self.index.device
+        )
 
     def next_positions(self, width: int) -> Tensor:
         """int64 [B, W]: positions of the tokens that rows 0 … W-1 predict."""
         return self.positions(width) + 1
 
-    def cache_rows(self, width: int) -> Tensor:
-        """int64 [B, W]: rows to write. A lane not RUNNING writes scratch rows past the context."""
+    def cache_rows(self, width: int, shift: int = 0) -> Tensor:
+        """int64 [B, W]: the cache rows of `positions`, to be written.
+
+        Scratch rows past the context stand in for those of a lane that is not RUNNING (unless it
+        is prefilling) and for rows before the first.
+        """
+        rows = self.positions(width, shift)
         scratch = self.pool.context + SCRATCH_ROWS
         scratch_rows = scratch + torch.arange(width, device=self.index.device)
-        live = self.finish() == RUNNING
-        return torch.where(live[:, None], self.positions(width), scratch_rows)
+        live = rows >= 0
+        if not self.prefilling:
+            live = live & (self.finish() == RUNNING)[:, None]
+        return torch.where(live, rows, scratch_rows)
 
     def advance(self, tokens: Tensor, emitted: Tensor, finish: Tensor) -> None:
         """Count `emitted` tokens of each lane and keep the last one pending, in place."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flarechat.engine.engine import Engine
+from flarechat.engine.plan import Plan
 from flarechat.engine.slot import Lanes
 from flarechat.protocol import Finished, Message, Request, Sampling, Speculation
 from tests.engine.conftest import Desk
@@ -119,7 +120,8 @@ def assert_holds(engine: Engine, slot: int, fresh: Engine) -> None:
     if not tokens:
         return
     fresh.pool.open(0, [*tokens, 0], sampling=Sampling(), seed=0, match=True, budget=1, eos=())
-    fresh.executor.prefill(Lanes(fresh.pool, (0,)), torch.tensor([tokens]), len(tokens))
+    plan = Plan(len(tokens) - 1, len(tokens))
+    fresh.executor.prefill(Lanes(fresh.pool, (0,)), torch.tensor([tokens]), plan)
     theirs = fresh.executor.target.kv.tensors()  # type: ignore[attr-defined]
     for name, ours in engine.executor.target.kv.tensors().items():  # type: ignore[attr-defined]
         held = slice(None, len(tokens))

@@ -75,7 +75,8 @@ def test_a_wide_pass_equals_narrow_ones_bit_for_bit(engine: Engine, start: int) 
         pool.start(0)
         lanes, out = Lanes(pool, (0,)), []
         with torch.inference_mode():
-            engine.executor.prefill(lanes, torch.tensor([text[:start]]), extent_for(start, rows))
+            prefill = Plan(start - 1, extent_for(start, rows))
+            engine.executor.prefill(lanes, torch.tensor([text[:start]]), prefill)
             for at in range(start, start + 24, width):
                 piece = torch.tensor([text[at : at + width]])
                 plan = Plan(piece.shape[1] - 1, extent_for(at + width, rows), LawShape(1))

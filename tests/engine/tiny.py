@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flarechat.engine.controller import Offer
+from flarechat.engine.offer import Offer
 from flarechat.engine.drafters.none import NoDrafter
 from flarechat.engine.executors.eager import EagerExecutor
 from flarechat.engine.frame import LaneRecord, read
@@ -118,7 +118,8 @@ class Bench:
         for start in range(0, len(held), chunk):
             piece = held[start : start + chunk]
             extent = extent_for(start + len(piece), CONTEXT + SCRATCH_ROWS)
-            self.executor.prefill(Lanes(self.pool, (slot,)), torch.tensor([piece]), extent)
+            plan = Plan(len(piece) - 1, extent)
+            self.executor.prefill(Lanes(self.pool, (slot,)), torch.tensor([piece]), plan)
         self.pool.start(slot)
 
     def play(

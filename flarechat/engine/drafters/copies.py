@@ -70,7 +70,10 @@ class CopyDrafter:
         self.offered = torch.zeros(slots, dtype=torch.int64, device=device)
         self._looking: dict[int, _Looking] = {}
 
-    def open(self, slot: int, request: str, prompt: Sequence[int], *, history: bool) -> None:
+    def open(
+        self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
+        mtp: bool,
+    ) -> None:  # fmt: skip
         """Start looking for copies, or not at all: then the answer is not kept either."""
         self.offered[slot] = 0
         if not history:
@@ -115,7 +118,9 @@ class CopyDrafter:
         offered = self.offered.index_select(0, lanes.index).clamp_max(depth)
         return Proposal(tokens, offered)
 
-    def absorb(self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor) -> None:
+    def absorb(
+        self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
+    ) -> None:
         """Copies come from tokens, not from hidden states."""
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flarechat.engine.controller import Offer
+from flarechat.engine.offer import Offer
 from flarechat.engine.proposal import Proposal
 from flarechat.protocol import HistoryTotals
 
@@ -24,7 +24,10 @@ class NoDrafter:
     def __init__(self, slots: int, device: torch.device) -> None:
         """Takes what every drafter takes and needs none of it."""
 
-    def open(self, slot: int, request: str, prompt: Sequence[int], *, history: bool) -> None:
+    def open(
+        self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
+        mtp: bool,
+    ) -> None:  # fmt: skip
         """Nothing to prepare."""
 
     def stage(self, slot: int, limit: int) -> Offer:
@@ -35,7 +38,9 @@ class NoDrafter:
         """K = 0 drafts."""
         return Proposal.empty(len(lanes), lanes.index.device)
 
-    def absorb(self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor) -> None:
+    def absorb(
+        self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
+    ) -> None:
         """Nothing to learn."""
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:

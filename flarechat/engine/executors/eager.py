@@ -31,9 +31,10 @@ class EagerExecutor:
         return play_round(self.target, self.drafter, lanes, plan)
 
     @torch.inference_mode()
-    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> None:
+    def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:
         """Run one chunk of inputs [B, T]; the drafter absorbs it whole."""
-        hidden = self.target.prefill(lanes, inputs, extent)
-        length = torch.full_like(lanes.index, inputs.shape[1])
-        self.drafter.absorb(lanes, inputs, hidden, length)
+        lanes = lanes.for_prefill()
+        hidden = self.target.prefill(lanes, inputs, plan)
+        length = torch.full_like(lanes.index, plan.width)
+        self.drafter.absorb(lanes, inputs, hidden, length, plan)
         lanes.pool.consumed.index_add_(0, lanes.index, length)

@@ -6,6 +6,7 @@ says which of them a row may see.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +17,6 @@ from flarechat.engine.layers.linear import Linear
 from flarechat.engine.layers.rope import rotate
 
 if TYPE_CHECKING:
-    from flarechat.engine.slot import Lanes
     from flarechat.engine.state.kv import KVState
 
 
@@ -37,20 +37,20 @@ class Attention:
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
 
     def __call__(
-        self, x: Tensor, cache: KVState, layer: int, lanes: Lanes, rows: Tensor, mask: Tensor,
-        angles: tuple[Tensor, Tensor],
+        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
+        mask: Tensor, angles: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """x [B, T, D_model], rows [B, T] to write, mask of `causal_mask` → [B, T, D_model]."""
+        """x [B, T, D_model] of B slots, rows [B, T] to write, mask of `causal_mask` → [B, T, D_model]."""
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
         qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
         q, k, v = torch.split(qkv, split, dim=1)
-        cache.write(layer, lanes, rows, rotate(k, *angles), v)
+        cache.write(layer, slots, rows, rotate(k, *angles), v)
         q = rotate(q, *angles)
         extent = mask.shape[-1]
         seen = [
             self._attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
-            for lane, slot in enumerate(lanes.slots)
+            for lane, slot in enumerate(slots)
         ]
         return self.out(torch.stack(seen))
 

@@ -7,6 +7,7 @@ rows past it are unreachable, so keeping fewer rows than were verified needs no 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,9 +53,11 @@ class KVState:
         rows = slots * heads * (context + 2 * SCRATCH_ROWS)
         return 2 * layers * rows * head_dim * dtype.itemsize
 
-    def write(self, layer: int, lanes: Lanes, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values [B, H, T, D] at rows int64 [B, T] of the lanes' slots."""
-        for lane, slot in enumerate(lanes.slots):
+    def write(
+        self, layer: int, slots: Sequence[int], rows: Tensor, keys: Tensor, values: Tensor
+    ) -> None:
+        """Put keys and values [B, H, T, D] at rows int64 [B, T] of B slots."""
+        for lane, slot in enumerate(slots):
             self.keys[layer][slot].index_copy_(1, rows[lane], keys[lane])
             self.values[layer][slot].index_copy_(1, rows[lane], values[lane])
 

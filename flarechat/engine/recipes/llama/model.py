@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -32,9 +33,21 @@ class TransformerBlock:
     mlp_norm: RMSNorm
     mlp: MLP
 
+    def __call__(
+        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
+        mask: Tensor, angles: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """x [B, T, D] of B slots → [B, T, D]; the rest as `Attention` takes it."""
+        normed = self.attention_norm(x)
+        x = x + self.attention(normed, cache, layer, slots, rows, mask, angles)
+        return x + self.mlp(self.mlp_norm(x))
+
 
 class Model:
-    """Owns the weights of one llama checkpoint and the KV rows of its slots."""
+    """Owns the weights of one llama checkpoint and the KV rows of its slots.
+
+    `taps` are the layers whose raw outputs a draft head reads, counted in blocks passed.
+    """
 
     def __init__(
         self, args: ModelArgs, embedding: Tensor, blocks: Sequence[TransformerBlock],
@@ -43,26 +56,29 @@ class Model:
         self.args, self.embedding, self.blocks = args, embedding, tuple(blocks)
         self.norm, self.head, self.rope, self.kv = norm, head, rope, kv
         self.vocabulary = args.vocab_size
+        self.taps: tuple[int, ...] = (args.num_hidden_layers,)
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        """inputs [B, W] → normed hidden [B, W, D] and logits [B, W, V]."""
-        hidden = self._forward(lanes, inputs, lanes.cache_rows(plan.width), plan.extent)
-        return hidden, self.head(hidden)
+        """inputs [B, W] → raw hidden [B, W, D * taps] and logits [B, W, V]."""
+        hidden, last = self._forward(lanes, inputs, plan)
+        return hidden, self.head(self.norm(last))
 
-    def prefill(self, lanes: Lanes, inputs: Tensor, extent: int) -> Tensor:
-        """inputs [B, T] → normed hidden [B, T, D]; their keys and values are in the cache."""
-        return self._forward(lanes, inputs, lanes.positions(inputs.shape[1]), extent)
+    def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> Tensor:
+        """inputs [B, T] → raw hidden [B, T, D * taps]; their keys and values are in the cache."""
+        return self._forward(lanes, inputs, plan)[0]
 
-    def _forward(self, lanes: Lanes, inputs: Tensor, rows: Tensor, extent: int) -> Tensor:
-        positions = lanes.positions(inputs.shape[1])
+    def _forward(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Raw outputs of the tapped layers side by side, and of the last one [B, T, D]."""
+        positions, rows = lanes.positions(plan.width), lanes.cache_rows(plan.width)
         group = self.args.num_attention_heads // self.args.num_key_value_heads
-        mask, angles = causal_mask(positions, extent, group), self.rope.at(positions)
+        mask, angles = causal_mask(positions, plan.extent, group), self.rope.at(positions)
         x = F.embedding(inputs, self.embedding)
+        tapped: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
-            normed = block.attention_norm(x)
-            x = x + block.attention(normed, self.kv, layer, lanes, rows, mask, angles)
-            x = x + block.mlp(block.mlp_norm(x))
-        return self.norm(x)
+            x = block(x, self.kv, layer, lanes.slots, rows, mask, angles)
+            if layer + 1 in self.taps:
+                tapped[layer + 1] = x
+        return torch.cat([tapped[tap] for tap in self.taps], dim=-1), x
 
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Keep the first `emitted` rows of the last pass."""
