@@ -1,51 +1,80 @@
-"""The controller: records of rounds in, the next width and the reason for it out. No torch.
+"""The controller: records of rounds in, the next plan's drafts and the reason for them out.
 
-It plays the K that maximises E/T: E the tokens a round is expected to emit, from the survival of
-drafts by kind and depth; T the measured time of a whole round by lanes, width and context. Probes
-look past the choice, up and down to zero; a budget of their own pays for them, they back off, and
-their samples stay apart from the ordinary means.
+It plays the number of drafts K and the way of drafting (copies, the MTP chain, copies continued
+by the chain, or nothing) that maximise E/T: E the tokens a round is expected to emit, from the
+survival of drafts by kind and depth; T the measured time of a whole round by lanes, width,
+context and whether the chain ran. Probes look past the choice, up and down to zero and to other
+ways of drafting; a budget of their own pays for them, they back off, and their samples stay
+apart from the ordinary means. No torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flarechat.engine.offer import DRAFTING, Offer, runs_chain
 from flarechat.engine.pricing import CostKey, CostTable, Survival
+from flarechat.protocol import MAX_DRAFT_TOKENS
+
+__all__ = ["Choice", "Controller", "Offer"]
 
 _PROBE_SHARE = 0.03
 _PROBE_EVERY = 64
 _PROBE_EVERY_MOST = 512
 _PROBE_CAP_ROUNDS = 4
 _NEVER = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a lane could put to the target: `count` drafts of one source.
-
-    `match_length` is the key that found a copy, `origin` the request it was copied from.
-    """
-
-    source: str = "none"
-    count: int = 0
-    match_length: int = 0
-    origin: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The class whose survival is tracked: source and key length."""
-        return f"{self.source}{self.match_length or ''}"
+_FULLEST = ("none", "mtp", "copies", "both")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """K for the next round, and why."""
+    """K for the next round, how it is drafted, and why."""
 
     draft_tokens: int
     reason: str
     probe: bool = False
+    drafting: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One way to play the next round: the tokens of all lanes it should bring, and its price.
+
+    `ms` is None while no round of so many lanes was ever timed; rows are then assumed cheap.
+    """
+
+    drafting: str
+    draft_tokens: int
+    tokens: float
+    key: CostKey
+    ms: float | None
+    copied: int
+
+    @property
+    def gain(self) -> float:
+        """E/T in tokens a millisecond."""
+        return self.tokens / (self.key.bulk() if self.ms is None else self.ms)
+
+    def figures(self, *, units: bool = True) -> str:
+        """E and T in words."""
+        tokens = f"{self.tokens:.1f}{' tokens' if units else ''}"
+        return tokens if self.ms is None else f"{tokens} in {self.ms:.0f}{' ms' if units else ''}"
+
+    def name(self, lanes: int) -> str:
+        """The drafts in words."""
+        if self.draft_tokens == 0:
+            return "no draft"
+        if self.drafting == "both" and lanes > 1:
+            return f"up to {self.draft_tokens} copied or mtp drafts"
+        if self.drafting == "both":
+            return f"{self.copied} copied then {self._drafts(self.draft_tokens - self.copied)}"
+        return self._drafts(self.draft_tokens)
+
+    def _drafts(self, count: int) -> str:
+        kind = "mtp" if runs_chain(self.drafting) else "copied"
+        return f"{count} {kind} draft{'' if count == 1 else 's'}"
 
 
 class Controller:
@@ -59,19 +88,21 @@ class Controller:
         self._since_probe = 0
         self._probe_gain = 0.0
 
-    def choose(self, offers: Sequence[Offer], context: int, *, adaptive: bool = True) -> Choice:
-        """The next round's K for lanes with these offers at `context` consumed tokens."""
-        most = max((offer.count for offer in offers), default=0)
-        if most == 0:
+    def choose(
+        self, offers: Sequence[Offer], context: int, *, adaptive: bool = True,
+        barred: Collection[str] = (),
+    ) -> Choice:  # fmt: skip
+        """The next round's K and way of drafting, none of `barred`, for lanes with these offers
+        at `context` consumed tokens. Without `adaptive` all that can be drafted is."""
+        options = self._options(offers, context, barred)
+        if len(options) == 1:
             return Choice(0, "no draft to offer")
         if not adaptive:
-            return Choice(most, f"fixed width: all {most} drafts on offer")
-        gains = {k: self._gain(offers, context, k) for k in range(most + 1)}
-        best = max(gains, key=lambda k: (gains[k], -k))
-        probe = self._probe(offers, context, best, most)
-        if probe is not None:
-            return probe
-        return Choice(best, self._reason(offers, context, best, most))
+            full = max(options, key=lambda o: (o.draft_tokens, _FULLEST.index(o.drafting)))
+            return _chosen(full, f"fixed width: {full.name(len(offers))}")
+        best = max(options, key=_merit)
+        probe = self._probe(options, best, len(offers))
+        return probe or _chosen(best, _reason(options, best, len(offers)))
 
     def record(
         self, offers: Sequence[Offer], choice: Choice, accepted: Sequence[int], ms: float,
@@ -82,13 +113,12 @@ class Controller:
         `settled` is False for the first round after a prefill or with another plan: its time
         only seeds a price class that has none.
         """
+        drafting, depth = choice.drafting, choice.draft_tokens
         for offer, kept in zip(offers, accepted, strict=True):
-            offered = min(offer.count, choice.draft_tokens)
-            if offered:
-                self.survival.observe(offer.kind, offered, min(kept, offered))
-        key = CostKey.of(len(offers), choice.draft_tokens + 1, context)
+            self.survival.observe(offer.kinds(drafting, depth), kept)
         if choice.probe:
             self._settle_probe(offers, choice, ms)
+        key = CostKey.of(len(offers), depth + 1, context, learned=runs_chain(drafting))
         self.costs.observe(key, ms, settled=settled or choice.probe, probe=choice.probe)
         if not choice.probe:
             self._since_probe += 1
@@ -109,61 +139,97 @@ class Controller:
         if state.get("device") == self.device_fingerprint and not self.costs.ordinary:
             self.costs.load(state.get("costs"))
 
-    def _expected(self, offers: Sequence[Offer], depth: int) -> float:
-        return sum(self.survival.expected(o.kind, min(o.count, depth)) for o in offers)
+    def _expected(self, offers: Sequence[Offer], drafting: str, most: int) -> list[float]:
+        """Tokens of all lanes with 0, 1, … `most` drafts each, as far as each has some."""
+        lanes = [self.survival.expected(offer.kinds(drafting, most)) for offer in offers]
+        return [sum(e[min(depth, len(e) - 1)] for e in lanes) for depth in range(most + 1)]
 
-    def _ms(self, offers: Sequence[Offer], context: int, depth: int) -> float | None:
-        return self.costs.ms(CostKey.of(len(offers), depth + 1, context))
+    def _options(
+        self, offers: Sequence[Offer], context: int, barred: Collection[str]
+    ) -> list[_Option]:
+        """Every K in every way that drafts something of its own, plain decoding among them."""
+        return [o for w in DRAFTING if w not in barred for o in self._of_way(offers, context, w)]
 
-    def _gain(self, offers: Sequence[Offer], context: int, depth: int) -> float:
-        """E/T in tokens a millisecond; with no time known at all, rows are assumed cheap."""
-        ms = self._ms(offers, context, depth)
-        return self._expected(offers, depth) / (1 + 0.08 * depth if ms is None else ms)
+    def _of_way(self, offers: Sequence[Offer], context: int, drafting: str) -> Iterator[_Option]:
+        most = max((o.drafted(drafting, MAX_DRAFT_TOKENS) for o in offers), default=0)
+        expected = self._expected(offers, drafting, most)
+        for depth in [0] if drafting == "none" else range(1, most + 1):
+            copied = max(o.copied(drafting, depth) for o in offers)
+            continued = any(o.drafted(drafting, depth) > o.copied(drafting, depth) for o in offers)
+            if drafting != "both" or (copied and continued):
+                key = CostKey.of(len(offers), depth + 1, context, learned=runs_chain(drafting))
+                ms = self.costs.ms(key)
+                yield _Option(drafting, depth, expected[depth], key, ms, copied)
 
-    def _reason(self, offers: Sequence[Offer], context: int, best: int, most: int) -> str:
-        other = 0 if best else most
-        mine, theirs = self._figures(offers, context, best), self._figures(offers, context, other)
-        if best == 0:
-            return f"drafts would not pay: {mine} without, {theirs} with {most}"
-        cut = "" if best == most else f", {most} on offer"
-        return f"{best} drafts{cut}: {mine} against {theirs} without"
-
-    def _figures(self, offers: Sequence[Offer], context: int, depth: int) -> str:
-        ms = self._ms(offers, context, depth)
-        tokens = f"{self._expected(offers, depth):.1f} tokens"
-        return tokens if ms is None else f"{tokens} in {ms:.0f} ms"
-
-    def _probe(self, offers: Sequence[Offer], context: int, best: int, most: int) -> Choice | None:
+    def _probe(self, options: Sequence[_Option], best: _Option, lanes: int) -> Choice | None:
         """A look past the choice, if one is due and the budget pays its expected loss."""
         if self._since_probe < self._probe_every:
             return None
         ages = {
-            depth: self.costs.age(CostKey.of(len(offers), depth + 1, context))
-            for depth in {best + 1, best - 1, 0, most} - {best}
-            if 0 <= depth <= most and self._loss(offers, context, best, depth) <= self._probe_ms
+            option: self.costs.age(option.key)
+            for option in _looks(options, best)
+            if self._loss(option, best) <= self._probe_ms
         }
         if not ages:
             return None
-        depth = max(ages, key=lambda d: (_NEVER if ages[d] is None else ages[d], -d))
-        age = ages[depth]
+        option = max(ages, key=lambda o: (_NEVER if ages[o] is None else ages[o], -o.draft_tokens))
+        age = ages[option]
         last = "never measured" if age is None else f"last measured {age} rounds ago"
-        self._probe_gain = self._gain(offers, context, best)
-        return Choice(depth, f"probe: width {depth + 1} was {last}", probe=True)
+        self._probe_gain = best.gain
+        reason = f"probe: {option.name(lanes)}, width {option.draft_tokens + 1}, {last}"
+        return _chosen(option, reason, probe=True)
 
-    def _loss(self, offers: Sequence[Offer], context: int, best: int, depth: int) -> float:
-        """Milliseconds a probe of `depth` is expected to cost beyond playing the best."""
-        ms = self._ms(offers, context, depth)
-        if ms is None:
-            return 0.0
-        worth = self._expected(offers, depth) / self._gain(offers, context, best)
-        return max(ms - worth, 0.0)
+    def _loss(self, option: _Option, best: _Option) -> float:
+        """Milliseconds a probe is expected to cost beyond playing the best."""
+        return 0.0 if option.ms is None else max(option.ms - option.tokens / best.gain, 0.0)
 
     def _settle_probe(self, offers: Sequence[Offer], choice: Choice, ms: float) -> None:
         """Pay for the probe; probe less often while probes find nothing better."""
-        tokens, gain = self._expected(offers, choice.draft_tokens), self._probe_gain
+        tokens = self._expected(offers, choice.drafting, choice.draft_tokens)[-1]
+        gain = self._probe_gain
         better = gain > 0 and tokens / ms > gain
         lost = ms - tokens / gain if gain > 0 else ms
         self._probe_ms = max(self._probe_ms - max(lost, 0.0), 0.0)
         longer = min(2 * self._probe_every, _PROBE_EVERY_MOST)
         self._probe_every = _PROBE_EVERY if better else longer
         self._since_probe = 0
+
+
+def _chosen(option: _Option, reason: str, *, probe: bool = False) -> Choice:
+    return Choice(option.draft_tokens, reason, probe, option.drafting)
+
+
+def _merit(option: _Option) -> tuple[float, int, int]:
+    """By E/T; of equals the narrowest, and copies before the chain."""
+    return option.gain, -option.draft_tokens, -DRAFTING.index(option.drafting)
+
+
+def _looks(options: Sequence[_Option], best: _Option) -> list[_Option]:
+    """Where a probe may look: a draft more or less, none, and every way's best and widest."""
+    looks = {o for o in options if o.drafting == best.drafting and _apart(o, best) == 1}
+    for drafting in DRAFTING:
+        way = [o for o in options if o.drafting == drafting]
+        if way:
+            looks |= {max(way, key=_merit), max(way, key=lambda o: o.draft_tokens)}
+    return [o for o in options if o in looks and o != best]
+
+
+def _apart(one: _Option, other: _Option) -> int:
+    return abs(one.draft_tokens - other.draft_tokens)
+
+
+def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
+    """Why the best is: its figures beside those of what it is an alternative to."""
+    plain = options[0]
+    if best.draft_tokens == 0:
+        other = max(options[1:], key=_merit)
+        theirs = f"{other.figures(units=False)} with {other.name(lanes)}"
+        return f"drafts would not pay: {best.figures()} without, {theirs}"
+    chains = [o for o in options if runs_chain(o.drafting)]
+    if best.drafting == "copies" and chains:
+        other = max(chains, key=_merit)
+        against = f"{other.figures(units=False)} with {other.name(lanes)}"
+        return f"copies only, {best.draft_tokens}: {best.figures()} against {against}"
+    most = max(o.draft_tokens for o in options)
+    cut = f", {most} on offer" if best.drafting == "copies" and best.draft_tokens < most else ""
+    return f"{best.name(lanes)}{cut}: {best.figures()} against {plain.figures(units=False)} without"

@@ -5,19 +5,23 @@ Owns the exponential means and their rules (clamping, seeding, probes apart). Kn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SURVIVAL_PRIOR = {"history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6}
+SURVIVAL_PRIOR = {
+    "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6, "mtp": 0.62,
+}  # fmt: skip
 _SURVIVAL_FLOOR_RATE = 0.08
 _COST_RATE = 0.2
 _COST_STEP = 0.25
 _STALL = 4.0
 _STALLS_BELIEVED = 3
 _MOST_MS, _MOST_COUNT = 1e9, 1 << 31
-_ROW_SLOPE = 0.08
+_ROW_SLOPE, _CHAIN_SLOPE = 0.08, 0.05
 _STALE_ROUNDS = 64
 _TRUSTED_PROBES = 3
+_CHAIN = "mtp"
 
 
 @dataclass(slots=True)
@@ -36,36 +40,42 @@ class Mean:
 
 
 class Survival:
-    """P(draft at depth d is kept | the one before was), by draft kind and depth."""
+    """P(draft at depth d is kept | the one before was), by the draft's kind and its depth.
+
+    Depth is the place in the round: of a copy's key length, or of the MTP chain, which runs
+    through copied drafts as well.
+    """
 
     def __init__(self) -> None:
         self.means: dict[str, list[Mean]] = {}
 
-    def observe(self, kind: str, offered: int, accepted: int) -> None:
-        """One lane's round: depths up to accepted + 1 were reached, as far as offered."""
-        means = self.means.setdefault(kind, [])
-        while len(means) < offered:
-            means.append(Mean())
-        for depth in range(min(accepted + 1, offered)):
+    def observe(self, kinds: Sequence[str], accepted: int) -> None:
+        """One lane's drafts: depths up to accepted + 1 were reached, as far as offered."""
+        for depth, kind in enumerate(kinds[: accepted + 1]):
+            means = self.means.setdefault(kind, [])
+            while len(means) <= depth:
+                means.append(Mean())
             means[depth].add(1.0 if depth < accepted else 0.0, _SURVIVAL_FLOOR_RATE)
 
-    def rate(self, kind: str, depth: int) -> float:
-        """The conditional rate at a depth (0 first); thin depths lean on the one before."""
-        prior = SURVIVAL_PRIOR.get(kind, 0.5) if depth == 0 else self.rate(kind, depth - 1)
+    def rates(self, kind: str, depths: int) -> list[float]:
+        """The conditional rates at depths 0, 1, …; thin depths lean on the one before."""
+        rates, rate = [], SURVIVAL_PRIOR.get(kind, 0.5)
         means = self.means.get(kind, [])
-        if depth >= len(means):
-            return prior
-        mean = means[depth]
-        weight = min(mean.count, 4) / 4
-        return weight * mean.value + (1 - weight) * prior
+        for depth in range(depths):
+            if depth < len(means):
+                weight = min(means[depth].count, 4) / 4
+                rate = weight * means[depth].value + (1 - weight) * rate
+            rates.append(rate)
+        return rates
 
-    def expected(self, kind: str, depth: int) -> float:
-        """E[tokens of a round] with `depth` drafts of a kind: 1 + p1 + p1 p2 + …"""
-        total = reach = 1.0
-        for place in range(depth):
-            reach *= self.rate(kind, place)
-            total += reach
-        return total
+    def expected(self, kinds: Sequence[str]) -> list[float]:
+        """E[tokens of a round] with the first 0, 1, … of these drafts: 1 + p1 + p1 p2 + …"""
+        rates = {kind: self.rates(kind, len(kinds)) for kind in dict.fromkeys(kinds)}
+        totals, reach = [1.0], 1.0
+        for depth, kind in enumerate(kinds):
+            reach *= rates[kind][depth]
+            totals.append(totals[-1] + reach)
+        return totals
 
     def state(self) -> dict[str, list[list[float]]]:
         """The means by kind and depth, for the session file."""
@@ -84,18 +94,47 @@ class Survival:
 
 @dataclass(frozen=True, slots=True)
 class CostKey:
-    """A round's price class: lanes, width and the power-of-two bucket of its context."""
+    """A round's price class: lanes, width, the power-of-two bucket of its context, and whether
+    the MTP chain drafted."""
 
     lanes: int
     width: int
     bucket: int
+    learned: bool = False
 
     @classmethod
-    def of(cls, lanes: int, width: int, context: int) -> CostKey:
-        return cls(lanes, width, max(512, 1 << max(context - 1, 1).bit_length()))
+    def of(cls, lanes: int, width: int, context: int, *, learned: bool = False) -> CostKey:
+        """The class of a round; one of width 1 runs no chain."""
+        bucket = max(512, 1 << max(context - 1, 1).bit_length())
+        return cls(lanes, width, bucket, learned and width > 1)
+
+    @classmethod
+    def parse(cls, name: str) -> CostKey:
+        """The key of a name; ValueError for anything else."""
+        parts = name.split("/")
+        lanes, width, bucket = (int(part) for part in parts[:3])
+        if parts[3:] not in ([], [_CHAIN]):
+            raise ValueError(f"{name!r} is no price class")
+        return cls(lanes, width, bucket, bool(parts[3:]))
 
     def name(self) -> str:
-        return f"{self.lanes}/{self.width}/{self.bucket}"
+        """lanes/width/bucket, and /mtp where the chain drafted."""
+        plain = f"{self.lanes}/{self.width}/{self.bucket}"
+        return f"{plain}/{_CHAIN}" if self.learned else plain
+
+    def bulk(self) -> float:
+        """What such a round is guessed to cost, in rounds of width 1."""
+        slope = _ROW_SLOPE + (_CHAIN_SLOPE if self.learned else 0.0)
+        return 1 + slope * (self.width - 1)
+
+    def distance(self, other: CostKey) -> tuple[int, int, int]:
+        """How little a measured class tells of this one: by bucket, then width and chain."""
+        unlike = self.learned != other.learned and min(self.width, other.width) > 1
+        return (
+            abs(other.bucket.bit_length() - self.bucket.bit_length()),
+            abs(other.width - self.width) + unlike,
+            other.width,
+        )
 
 
 @dataclass(slots=True)
@@ -140,7 +179,7 @@ class CostTable:
         if near is None:
             return None
         other, ms = near
-        return ms * max(0.3, 1 + _ROW_SLOPE * (key.width - other.width))
+        return ms * key.bulk() / other.bulk()
 
     def age(self, key: CostKey) -> int | None:
         """Rounds since the class was last sampled, by any round; None when it never was."""
@@ -157,18 +196,10 @@ class CostTable:
         return mean.value
 
     def _nearest(self, key: CostKey) -> tuple[CostKey, float] | None:
-        """The closest measured class of as many lanes: same bucket first, then width."""
+        """The closest measured class of as many lanes."""
         known = [k for k in {*self.ordinary, *self.probes} if k.lanes == key.lanes]
         priced = [(k, ms) for k in known if (ms := self._measured(k)) is not None]
-        return min(
-            priced,
-            key=lambda item: (
-                abs(item[0].bucket.bit_length() - key.bucket.bit_length()),
-                abs(item[0].width - key.width),
-                item[0].width,
-            ),
-            default=None,
-        )
+        return min(priced, key=lambda item: key.distance(item[0]), default=None)
 
     def state(self) -> dict[str, list[float]]:
         """The ordinary means, for the session file."""
@@ -178,9 +209,9 @@ class CostTable:
         """Take means back; entries that do not parse are left out."""
         for name, entry in (state if isinstance(state, dict) else {}).items():
             try:
-                lanes, width, bucket = (int(part) for part in name.split("/"))
+                key = CostKey.parse(name)
                 value, count = float(entry[0]), int(entry[1])
             except (ValueError, TypeError, LookupError, OverflowError, AttributeError):
                 continue
             if 0 < value < _MOST_MS and 0 < count < _MOST_COUNT:
-                self.ordinary[CostKey(lanes, width, bucket)] = Mean(value, count, self.rounds)
+                self.ordinary[key] = Mean(value, count, self.rounds)

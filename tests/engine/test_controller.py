@@ -103,13 +103,15 @@ def test_a_probe_never_overwrites_the_ordinary_mean() -> None:
     controller = Controller()
     World(FLAT, 0.9).play(controller, 50, noise=0)
     before = controller.costs.state()
-    controller.record([COPY], Choice(7, "probe", probe=True), [0], 900.0, CONTEXT)
+    controller.record(
+        [COPY], Choice(7, "probe", probe=True, drafting="copies"), [0], 900.0, CONTEXT
+    )
 
     assert before == controller.costs.state()
 
 
 def test_stalls_and_unsettled_rounds_do_not_move_a_mean() -> None:
-    controller, choice = Controller(), Choice(3, "")
+    controller, choice = Controller(), Choice(3, "", drafting="copies")
     for _ in range(20):
         controller.record([COPY], choice, [3], 40.0, CONTEXT)
     before = controller.costs.state()
@@ -124,7 +126,7 @@ def test_stalls_and_unsettled_rounds_do_not_move_a_mean() -> None:
 
 def test_one_cold_first_sample_does_not_flip_the_choice_for_good() -> None:
     controller = Controller()
-    controller.record([COPY], Choice(7, ""), [6], 2000.0, CONTEXT)
+    controller.record([COPY], Choice(7, "", drafting="copies"), [6], 2000.0, CONTEXT)
     late = ordinary(World(FLAT, 0.9).play(controller, 3000))[-50:]
 
     assert min(late) >= 5
@@ -134,7 +136,7 @@ def test_a_stall_in_a_widths_first_round_does_not_bar_it() -> None:
     controller, cheap = Controller(), {w: 20.0 + 0.2 * w for w in range(1, 9)}
     for _ in range(20):
         controller.record([COPY], Choice(0, ""), [0], cheap[1], CONTEXT)
-    controller.record([COPY], Choice(7, ""), [6], 2000.0, CONTEXT, settled=False)
+    controller.record([COPY], Choice(7, "", drafting="copies"), [6], 2000.0, CONTEXT, settled=False)
     late = ordinary(World(cheap, 0.9).play(controller, 600))[-50:]
 
     assert min(late) >= 5
@@ -143,9 +145,9 @@ def test_a_stall_in_a_widths_first_round_does_not_bar_it() -> None:
 def test_what_is_four_times_dearer_three_times_running_is_believed() -> None:
     controller = Controller()
     for _ in range(10):
-        controller.record([COPY], Choice(7, ""), [0], 20.0, CONTEXT)
+        controller.record([COPY], Choice(7, "", drafting="copies"), [0], 20.0, CONTEXT)
     for _ in range(3):
-        controller.record([COPY], Choice(7, ""), [0], 200.0, CONTEXT)
+        controller.record([COPY], Choice(7, "", drafting="copies"), [0], 200.0, CONTEXT)
 
     ((value, _),) = controller.costs.state().values()
     assert 200.0 == value
@@ -172,7 +174,13 @@ def test_lanes_share_a_width_that_pays_for_all() -> None:
     World(STEEP, 0.9).play(controller, 200)
     for depth in range(8):
         for _ in range(5):
-            controller.record([COPY, Offer()], Choice(depth, ""), [depth, 0], STEEP[depth + 1], 300)
+            controller.record(
+                [COPY, Offer()],
+                Choice(depth, "", drafting="copies"),
+                [depth, 0],
+                STEEP[depth + 1],
+                300,
+            )
     choice = controller.choose([COPY, Offer()], CONTEXT)
 
     assert 0 == choice.draft_tokens
