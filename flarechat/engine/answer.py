@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flarechat.engine.accept import EXHAUSTED, STOPPED
-from flarechat.engine.controller import Choice, Offer
+from flarechat.engine.controller import Choice
 from flarechat.engine.frame import LaneRecord
+from flarechat.engine.offer import Offer
 from flarechat.engine.text.decoder import IncrementalDecoder
 from flarechat.engine.text.stops import StopMatcher
 from flarechat.engine.text.tokenizer import Tokenizer
@@ -107,15 +108,16 @@ class Answer:
         return len(tokens), text
 
     def _event(self, played: Played, kept: int, context: int) -> Round:
-        record, offer = played.record, played.offer
+        record, offer, choice = played.record, played.offer, played.choice
         accepted = record.accepted
         tail = "bonus" if accepted == record.offered else "correction"
-        drafted = (offer.source,) * record.offered
+        drafted = offer.sources(choice.drafting, choice.draft_tokens)[: record.offered]
+        copied = offer.copied(choice.drafting, record.offered) > 0
         return Round(
             request=self.request.id,
             index=self.totals.rounds,
-            width=played.choice.draft_tokens + 1,
-            source=offer.source if record.offered else "none",
+            width=choice.draft_tokens + 1,
+            source="+".join(dict.fromkeys(drafted)) or "none",
             offered=record.offered,
             accepted=accepted,
             emitted=kept,
@@ -124,11 +126,11 @@ class Answer:
             sources=(*drafted[:accepted], tail)[:kept],
             ms=round(played.ms, 3),
             context=context,
-            reason=played.choice.reason,
+            reason=choice.reason,
             tokens=record.tokens[:kept],
             lanes=played.lanes,
-            match_length=offer.match_length if record.offered else 0,
-            origin=offer.origin if record.offered else "",
+            match_length=offer.match_length if copied else 0,
+            origin=offer.origin if copied else "",
             logprobs=played.logprobs[:kept],
         )
 

@@ -138,8 +138,10 @@ class Engine:
             eos=self.language.eos, tokenizer=self.language.tokenizer,
         )  # fmt: skip
         self._bind(answer, restored)
-        copies = speculation.history_drafts and speculation.draft_tokens > 0
-        self.drafter.open(slot, request.id, prompt, restored=restored, history=copies, mtp=False)
+        self.drafter.open(
+            slot, request.id, prompt, restored=restored, history=speculation.copies,
+            mtp=speculation.learned,
+        )  # fmt: skip
         if request.controller:
             self.controller.load(request.controller)
         self.prefilling.append(answer)
@@ -176,7 +178,8 @@ class Engine:
             inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
             self.residents.forget(answer.slot)
             extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
-            self.executor.prefill(lanes, inputs, Plan(end - start - 1, extent))
+            absorb = answer.request.speculation.learned
+            self.executor.prefill(lanes, inputs, Plan(end - start - 1, extent, absorb=absorb))
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
             self.player.unsettle()

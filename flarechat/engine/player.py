@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from flarechat.engine.answer import Answer, Played
 from flarechat.engine.contracts import Drafter, Executor
-from flarechat.engine.controller import Choice, Controller, Offer
+from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.frame import Frame, LaneRecord, read
+from flarechat.engine.offer import Offer, runs_chain
 from flarechat.engine.plan import LawShape, Plan, extent_for
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.protocol import TokenLogprob
@@ -28,7 +29,7 @@ class RoundPlayer:
     ) -> None:  # fmt: skip
         self.pool, self.drafter, self.executor = pool, drafter, executor
         self.controller, self.spell = controller, spell
-        self._last_shape: tuple[int, int, int] | None = None
+        self._last_shape: tuple[int, int, bool, int] | None = None
 
     def unsettle(self) -> None:
         """Something else ran (a prefill): the next round's time is not an ordinary sample."""
@@ -62,7 +63,7 @@ class RoundPlayer:
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:
         speculations = [answer.request.speculation for answer in answers]
-        drafting = [s for s in speculations if s.history_drafts and s.draft_tokens]
+        drafting = [s for s in speculations if s.copies or s.learned]
         if not drafting:
             return Choice(0, "drafting is off")
         adaptive = all(s.adaptive for s in drafting)
@@ -77,6 +78,8 @@ class RoundPlayer:
             LawShape.of((a.request.sampling for a in answers), self.pool.vocabulary),
             acceptance,
             max(a.request.logprobs for a in answers),
+            choice.drafting,
+            any(a.request.speculation.learned for a in answers),
         )
 
     def _lanes(self, answers: Sequence[Answer]) -> Lanes:
@@ -90,7 +93,8 @@ class RoundPlayer:
         self, offers: Sequence[Offer], choice: Choice, records: Sequence[LaneRecord], ms: float,
         context: int,
     ) -> None:  # fmt: skip
-        shape = (len(offers), choice.draft_tokens, context // 512)
+        chain = runs_chain(choice.drafting)
+        shape = (len(offers), choice.draft_tokens, chain, context // 512)
         accepted = [record.accepted for record in records]
         settled = self._last_shape == shape
         self.controller.record(offers, choice, accepted, ms, context, settled=settled)

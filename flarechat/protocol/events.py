@@ -125,11 +125,12 @@ class Round:
     """One verified round.
 
     `width` rows were verified, `offered` drafts put to the target, `accepted` kept, `emitted`
-    tokens given to the user: emitted = accepted + 1 - clipped. `source` is where the drafts came
-    from ("none" without drafts); `draft_sources` has one entry an offered draft, `sources` one
-    an emitted token (a draft source, "correction" or "bonus"). `ms` is the whole round's time,
-    `context` the tokens consumed before it, `match_length` the key that found a copy (8, 4 or 0)
-    and `origin` the request id it was copied from.
+    tokens given to the user: emitted = accepted + 1 - clipped. `draft_sources` has one entry an
+    offered draft, `sources` one an emitted token (a draft source, "correction" or "bonus");
+    `source` joins the draft sources in their order, such as "mtp" or "history+mtp", and is "none"
+    without drafts. `ms` is the whole round's time, `context` the tokens consumed before it,
+    `match_length` the key that found the copy among the drafts (8, 4 or 0) and `origin` the
+    request id it was copied from.
     """
 
     request: str

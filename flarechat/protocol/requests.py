@@ -61,7 +61,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How a request may draft. `draft_tokens` is K, the most drafts one round may offer."""
+    """How a request may draft. `draft_tokens` is K, the most drafts one round may offer; 0 turns
+    every way of drafting off."""
 
     draft_tokens: int = MAX_DRAFT_TOKENS
     adaptive: bool = True
@@ -75,6 +76,16 @@ class Speculation:
             raise SettingsError(
                 f"--acceptance {self.acceptance} is unknown.", f"Use {', '.join(ACCEPTANCES)}."
             )
+
+    @property
+    def copies(self) -> bool:
+        """Whether text may be copied, from the request's own and from history."""
+        return self.history_drafts and self.draft_tokens > 0
+
+    @property
+    def learned(self) -> bool:
+        """Whether an MTP head may draft, where the model has one."""
+        return self.mtp and self.draft_tokens > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def test_a_second_answer_copies_the_first_and_names_it(desk: Make) -> None:
 
 def test_drafting_off_offers_nothing_keeps_nothing_and_says_so(desk: Make) -> None:
     made = desk()
-    off = Speculation(history_drafts=False)
+    off = Speculation(history_drafts=False, mtp=False)
     _, rounds = made.ask("hello hello hello", sampling=GREEDY, max_tokens=30, speculation=off)
 
     assert {("none", 1, "drafting is off")} == {(r.source, r.width, r.reason) for r in rounds}

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from flarechat.engine.contracts import Drafter
+    from flarechat.engine.drafters.blend import LearnedDrafter
 
 DRAFTERS = {
     "none": ("flarechat.engine.drafters.none", "NoDrafter"),
@@ -21,3 +22,10 @@ def make_drafter(name: str, slots: int, device: torch.device) -> Drafter:
     module, cls = DRAFTERS[name]
     drafter: Drafter = getattr(import_module(module), cls)(slots, device)
     return drafter
+
+
+def blend(copies: Drafter, learned: LearnedDrafter) -> Drafter:
+    """A drafter that offers copies, the chain of `learned`, or copies that the chain continues."""
+    from flarechat.engine.drafters.blend import BlendedDrafter
+
+    return BlendedDrafter(copies, learned)

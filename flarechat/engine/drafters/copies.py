@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from flarechat.engine.controller import Offer
 from flarechat.engine.drafters.context import ContextSource
 from flarechat.engine.drafters.history import HistorySource
 from flarechat.engine.drafters.index import KEY_LENGTHS, MAX_COPY, Copy
+from flarechat.engine.offer import Offer
 from flarechat.engine.proposal import Proposal
 from flarechat.protocol import HistoryTotals
 
