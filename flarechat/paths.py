@@ -62,3 +62,10 @@ def logs_dir() -> Path:
     """Engine logs and crash reports."""
     home = _home()
     return _made(home / "logs" if home else Path(platformdirs.user_log_dir(APP)))
+
+
+def assets_dir() -> Path:
+    """What ships with flarechat: in an installed package inside it, in a clone beside it."""
+    package = Path(__file__).parent
+    inside = package / "assets"
+    return inside if inside.is_dir() else package.parent / "assets"

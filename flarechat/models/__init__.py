@@ -5,4 +5,5 @@ pull      fetch a catalog model          hub      fetch one by its Hugging Face 
 store     from a name to a path; list, inspect, remove
 gguf      the tables of a GGUF file      folder   the settings of a model folder
 digests   SHA-256, once a file           files    files that appear whole or not at all
+sidecars  the learned draft head of a model, by what its header says
 """
