@@ -54,6 +54,7 @@ class Settings:
     system: str | None = None
     logprobs: int = 0
     mtp: bool = True
+    mtp_file: str | None = None
     mtp_draft_tokens: int = 7
     mtp_adaptive_verification: bool = True
     history_drafts: bool = True
@@ -73,6 +74,8 @@ class Settings:
         _within("ctx", self.ctx, 1, 2**31 - 1)
         _within("concurrency", self.concurrency, 1, MAX_LANES)
         _within("threads", self.threads, 1, 4096)
+        if self.mtp_file is not None and (not self.mtp_file.strip() or "\0" in self.mtp_file):
+            raise SettingsError("--mtp-file is empty or no path.", "Give a file, or leave it out.")
         self.sampling(Sampling())
         self.speculation()
         Request(

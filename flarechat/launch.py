@@ -6,10 +6,12 @@ host only when called, and never torch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from flarechat import paths
 from flarechat.config import Settings
+from flarechat.errors import SettingsError
 from flarechat.protocol import Boot, EngineDoor
 
 Progress = Callable[[str, int, int], None]
@@ -32,7 +34,22 @@ def boot_of(settings: Settings, progress: Progress) -> Boot:
         device=settings.device,
         dtype=settings.dtype,
         threads=settings.threads,
+        mtp=settings.mtp,
+        mtp_file=_mtp_file(settings),
     )
+
+
+def _mtp_file(settings: Settings) -> str | None:
+    """The head asked for, as a full path; one that is not there is refused at once."""
+    if settings.mtp_file is None or not settings.mtp:
+        return None
+    path = os.path.abspath(os.path.expanduser(settings.mtp_file))
+    if not os.path.exists(path):
+        raise SettingsError(
+            f"--mtp-file {settings.mtp_file} does not exist.",
+            "Check the path, or leave it out: a head that ships with flarechat needs none.",
+        )
+    return path
 
 
 def engine_of(settings: Settings, progress: Progress) -> EngineDoor:

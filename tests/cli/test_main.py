@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flarechat import __version__, launch, paths
+from flarechat import __version__, paths
 from flarechat.__main__ import main
 from flarechat.cli import bench
 from tests.cli.conftest import Cli
@@ -72,7 +71,7 @@ def test_help_groups_the_options_and_states_every_default(cli: Cli) -> None:
     for head in ("Arguments:", "Options:", "Model:", "Sampling:", "Answer:", "Drafting:"):
         assert f"\n{head}\n" in got.out
     flags = [line for line in got.out.splitlines() if line.startswith("  --")]
-    assert 26 == len(flags)
+    assert 27 == len(flags)
     assert "--json-schema" not in got.out
 
 
@@ -268,64 +267,3 @@ def test_bench_gets_its_flags(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
         "ui_tax": True,
     } == seen
     assert bench.bench.__doc__
-
-
-def test_launch_turns_settings_into_a_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flarechat.config import Settings
-    from flarechat.models import store
-
-    heard: list[tuple[str, int, int]] = []
-
-    def resolve(name: str, *, progress: object) -> Path:
-        assert callable(progress)
-        progress(1, 2)
-        return Path("/models") / name
-
-    monkeypatch.setattr(store, "resolve", resolve)
-    settings = Settings(ctx=512, concurrency=2, device="cpu", dtype="float32", threads=3)
-
-    boot = launch.boot_of(settings, lambda *step: heard.append(step))
-
-    assert (512, 2, "cpu", "float32", 3) == (
-        boot.context,
-        boot.lanes,
-        boot.device,
-        boot.dtype,
-        boot.threads,
-    )
-    assert ("/models/smollm2", str(paths.cache_dir())) == (boot.model, boot.cache)
-    assert [("download", 1, 2)] == heard
-
-
-def test_the_doctor_reports_without_a_model_or_torch(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flarechat.cli import checks
-
-    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu", "threads": 2}\')')
-    text = cli("doctor")
-    got = cli("doctor", "--json")
-
-    report = json.loads(got.out)
-    assert (0, 0, "") == (text.code, got.code, got.err)
-    assert {"versions", "engine", "machine", "model", "paths", "terminal", "problems"} == set(
-        report
-    )
-    assert {"device": "cpu", "threads": 2, "executor": "eager"} == report["engine"]
-    assert {"name": "smollm2", "here": False} == report["model"]
-    assert __version__ == report["versions"]["flarechat"]
-    assert report["paths"]["free disk"] > 0
-    assert str(paths.config_file()) in text.out
-
-
-def test_the_doctor_names_what_is_wrong(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flarechat.cli import checks
-
-    monkeypatch.setattr(checks, "_DEVICE_PROBE", "import sys; sys.exit('no module named torch')")
-    Path("flarechat.toml").write_text("colour = 1\n")
-
-    got = cli("doctor")
-
-    assert 2 == got.code
-    assert "unknown: torch does not start (no module named torch)" in got.out
-    assert "'colour' is not a setting" in got.err
