@@ -1,11 +1,13 @@
 """Plays recorded rounds again under other widths, without a model. Owns the simulation.
 
 Every recorded round is a stretch of text: the drafts offered, how many of them were right, and
-one token of the target's own. A narrower policy walks the same stretch in several rounds; a
-wider one sees no more than what was offered. So nothing about acceptance is guessed: only times
-are, as the median of the recorded rounds of a width, in a straight line between widths that
-were recorded. A recording of fixed width shows most; one of an adaptive width hides what lies
-past the widths it chose, and the report counts those rounds.
+one token of the target's own. A narrower policy walks the same stretch in several rounds, in
+which a draft is as right as it was; a wider one sees no more than what was offered. So nothing
+about acceptance is guessed: what the MTP chain would have put where a copy was recorded is not
+known, and no policy asks for it. Only times are, as the median of the recorded rounds of a width
+with the chain and without, in a straight line between widths that were recorded. A recording of
+fixed width shows most; one of an adaptive width hides what lies past the widths it chose, and
+the report counts those rounds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from rich.console import Console
 
 from flarechat.bench.recording import Trace
 from flarechat.bench.report import table
-from flarechat.engine.controller import Choice, Controller, Offer
+from flarechat.engine.controller import Choice, Controller
+from flarechat.engine.offer import LEARNED, Offer, runs_chain
 from flarechat.errors import UsageError
 from flarechat.protocol import Round
 from flarechat.telemetry import RoundTotals
@@ -62,7 +65,7 @@ class Replay:
 
 
 class Policy(Protocol):
-    """Chooses K for an offer, and may learn from what came of it."""
+    """Chooses K and a way of drafting for an offer, and may learn from what came of it."""
 
     def choose(self, offer: Offer, context: int) -> Choice:
         """K, at most what is offered."""
@@ -78,7 +81,10 @@ class FixedWidth:
     draft_tokens: int
 
     def choose(self, offer: Offer, context: int) -> Choice:
-        return Choice(min(offer.count, self.draft_tokens), "fixed width")
+        drafts, copied = (f("both", self.draft_tokens) for f in (offer.drafted, offer.copied))
+        copies = "copies" if drafts == copied else "both"
+        drafting = (copies if copied else "mtp") if drafts else "none"
+        return Choice(drafts, "fixed width", drafting=drafting)
 
     def learn(self, offer: Offer, choice: Choice, accepted: int, ms: float, context: int) -> None:
         """Nothing to learn."""
@@ -89,39 +95,48 @@ class LiveController:
 
     def __init__(self) -> None:
         self.controller = Controller()
-        self._last = -1
+        self._last: tuple[int, bool] | None = None
 
     def choose(self, offer: Offer, context: int) -> Choice:
-        return self.controller.choose([offer], context)
+        return self.controller.choose([offer], context, barred=("mtp",) if offer.count else ())
 
     def learn(self, offer: Offer, choice: Choice, accepted: int, ms: float, context: int) -> None:
-        settled = choice.draft_tokens == self._last
+        shape = (choice.draft_tokens, runs_chain(choice.drafting))
+        settled = shape == self._last
         self.controller.record([offer], choice, [accepted], ms, context, settled=settled)
-        self._last = choice.draft_tokens
+        self._last = shape
 
 
 class Prices:
-    """Milliseconds of a round by width, from recorded rounds."""
+    """Milliseconds of a round by width, with the MTP chain and without, from recorded rounds."""
 
     def __init__(self, rounds: Iterable[Round]) -> None:
-        totals = RoundTotals()
+        plain, chain = RoundTotals(), RoundTotals()
         for played in rounds:
-            totals.add(played)
-        if 1 not in totals.width_ms:
+            (chain if LEARNED in played.draft_sources else plain).add(played)
+        if 1 not in plain.width_ms:
             raise UsageError(
                 "The recording holds no plain round, so narrow widths have no time.",
                 "Record one beside it, with `flarechat bench --arms off,fixed --json FILE`.",
             )
-        self.median = {width: totals.cost_ms(width) or 0.0 for width in sorted(totals.width_ms)}
+        self.plain = _medians(plain)
+        self.chain = {1: self.plain[1], **_medians(chain)}
 
-    def ms(self, width: int) -> float:
-        """The median of this width, or a line between its recorded neighbours."""
-        if width in self.median:
-            return self.median[width]
-        below = max(w for w in self.median if w < width)
-        above = min(w for w in self.median if w > width)
+    def ms(self, width: int, *, chain: bool = False) -> float:
+        """The median of this width, or a line between its recorded neighbours; past the widest
+        that was recorded with the chain, or without, what the other took."""
+        own, other = (self.chain, self.plain) if chain else (self.plain, self.chain)
+        median = own if width <= max(own) else other
+        if width in median:
+            return median[width]
+        below = max(w for w in median if w < width)
+        above = min(w for w in median if w > width)
         share = (width - below) / (above - below)
-        return self.median[below] * (1 - share) + self.median[above] * share
+        return median[below] * (1 - share) + median[above] * share
+
+
+def _medians(totals: RoundTotals) -> dict[int, float]:
+    return {width: totals.cost_ms(width) or 0.0 for width in sorted(totals.width_ms)}
 
 
 def replay_recording(traces: Sequence[Trace]) -> tuple[Replay, ...]:
@@ -149,7 +164,7 @@ def _replay(label: str, rounds: Sequence[Round], prices: Prices) -> Replay:
         policy=LIVE,
         rounds=len(rounds),
         tokens=sum(played.accepted + 1 for played in rounds),
-        ms=sum(prices.ms(played.width) for played in rounds),
+        ms=sum(_recorded_ms(played, prices) for played in rounds),
     )
     return Replay(
         label=label,
@@ -174,18 +189,31 @@ def play(name: str, policy: Policy, rounds: Sequence[Round], prices: Prices) -> 
 
 def walk(played: Round, policy: Policy, prices: Prices) -> tuple[int, float]:
     """Rounds and milliseconds that a policy needs for the text of one recorded round."""
-    offered, right = played.offered, played.accepted
+    drafts, right = played.draft_sources, played.accepted
     left, context, count, ms = right + 1, played.context, 0, 0.0
     while left > 0:
-        offer = Offer(played.source if offered else "none", offered, played.match_length)
+        offer = _offer(drafts, played.match_length)
         choice = policy.choose(offer, context)
         accepted = min(choice.draft_tokens, right)
-        took = prices.ms(choice.draft_tokens + 1)
+        took = prices.ms(choice.draft_tokens + 1, chain=runs_chain(choice.drafting))
         policy.learn(offer, choice, accepted, took, context)
         walked = accepted + 1
-        offered, right = max(offered - walked, 0), max(right - walked, 0)
+        drafts, right = drafts[walked:], max(right - walked, 0)
         left, context, count, ms = left - walked, context + walked, count + 1, ms + took
     return count, ms
+
+
+def _offer(drafts: Sequence[str], match_length: int) -> Offer:
+    """What was offered of drafts with these sources: copies first, then the chain's."""
+    copied = sum(source != LEARNED for source in drafts)
+    learned = len(drafts) if copied < len(drafts) else 0
+    if not copied:
+        return Offer(learned=learned)
+    return Offer(drafts[0], copied, match_length, learned=learned)
+
+
+def _recorded_ms(played: Round, prices: Prices) -> float:
+    return prices.ms(played.width, chain=LEARNED in played.draft_sources)
 
 
 def print_replay(out: Console, replays: Sequence[Replay]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,34 @@ from flarechat.bench.replay import (
     verdict,
     walk,
 )
+from flarechat.engine.controller import Choice
+from flarechat.engine.offer import Offer
 from flarechat.errors import UsageError
 from flarechat.protocol import MAX_DRAFT_TOKENS, Round, encode
 from tests.fakes import Play
 
 
-def recorded(offered: int, accepted: int, ms: float | None = None) -> Round:
-    """A round of that many drafts; 10 ms and 1 ms a draft unless said otherwise."""
-    pieces = ("x",) * (accepted + 1)
-    cost = 10.0 + offered if ms is None else ms
-    return Play(pieces, width=offered + 1, source="history", ms=cost).round("r", 0, 100)
+def recorded(offered: int, accepted: int, ms: float | None = None, *, learned: int = 0) -> Round:
+    """A round of that many drafts, the last `learned` of them the MTP chain's; 10 ms, 1 ms a
+    draft and as much again with the chain, unless said otherwise."""
+    copied, chain = offered - learned, bool(learned)
+    cost = 10.0 + offered * (1 + chain) if ms is None else ms
+    made = Play(("x",) * (accepted + 1), width=offered + 1, source="history", ms=cost)
+    played = made.round("r", 0, 100)
+    if not chain:
+        return played
+    drafts = ("history",) * copied + ("mtp",) * learned
+    return replace(
+        played,
+        source="+".join(dict.fromkeys(drafts)),
+        draft_sources=drafts,
+        sources=(*drafts[:accepted], played.sources[-1]),
+        match_length=8 if copied else 0,
+        origin="turn-0" if copied else "",
+    )
 
 
-PRICES = Prices([recorded(0, 0), recorded(7, 7)])
+PRICES = Prices([recorded(0, 0), recorded(7, 7), recorded(7, 7, learned=7)])
 
 
 @pytest.mark.parametrize(
@@ -57,19 +73,64 @@ def test_a_stretch_is_walked_in_as_many_rounds_as_the_width_needs(
     assert (rounds, pytest.approx(ms)) == walked
 
 
+@pytest.mark.parametrize(
+    ("learned", "accepted", "draft_tokens", "rounds", "ms"),
+    [
+        (7, 7, 7, 1, 24.0),
+        (7, 7, 3, 2, 16.0 + 16.0),
+        (7, 2, 0, 3, 30.0),
+        (2, 7, 7, 1, 24.0),  # five copies, continued by the chain
+        (2, 7, 5, 2, 15.0 + 12.0),  # the copies alone, their bonus, then what the chain had left
+        (2, 7, 6, 2, 22.0 + 10.0),
+        (2, 3, 4, 1, 14.0),
+    ],
+)
+def test_a_round_of_copies_and_chain_is_walked_and_priced_by_what_drafts(
+    learned: int, accepted: int, draft_tokens: int, rounds: int, ms: float
+) -> None:
+    walked = walk(recorded(7, accepted, learned=learned), FixedWidth(draft_tokens), PRICES)
+
+    assert (rounds, pytest.approx(ms)) == walked
+
+
+def test_no_policy_asks_for_the_chain_where_a_copy_was_recorded() -> None:
+    class Watched(LiveController):
+        def choose(self, offer: Offer, context: int) -> Choice:
+            choice = super().choose(offer, context)
+            asked.append((offer.count, choice.drafting))
+            return choice
+
+    asked: list[tuple[int, str]] = []
+    rounds = [recorded(7, 7, learned=learned) for learned in (0, 2, 7)] * 60
+    play("p", Watched(), rounds, PRICES)
+
+    assert {"copies", "both"} >= {drafting for count, drafting in asked if count} - {"none"}
+    assert "mtp" in {drafting for count, drafting in asked if not count}
+
+
+def test_widths_never_recorded_with_the_chain_take_what_they_took_without() -> None:
+    prices = Prices([recorded(0, 0), recorded(2, 2, learned=2), recorded(7, 7)])
+
+    assert [10.0, 12.0, 14.0] == [prices.ms(width, chain=True) for width in (1, 2, 3)]
+    assert 17.0 == prices.ms(8, chain=True)
+    assert pytest.approx(12.0) == prices.ms(3)
+
+
 @given(
     st.lists(
         st.integers(0, MAX_DRAFT_TOKENS).flatmap(
-            lambda offered: st.tuples(st.just(offered), st.integers(0, offered))
+            lambda offered: st.tuples(
+                st.just(offered), st.integers(0, offered), st.integers(0, offered)
+            )
         ),
         min_size=1,
         max_size=20,
     )
 )
 def test_every_policy_emits_the_recorded_tokens_and_the_recorded_width_is_the_recording(
-    shapes: list[tuple[int, int]],
+    shapes: list[tuple[int, int, int]],
 ) -> None:
-    rounds = [recorded(offered, accepted) for offered, accepted in shapes]
+    rounds = [recorded(offered, accepted, learned=chain) for offered, accepted, chain in shapes]
     narrow, widest, live = (
         play("p", policy, rounds, PRICES)
         for policy in (FixedWidth(0), FixedWidth(MAX_DRAFT_TOKENS), LiveController())
