@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flarechat.engine.offer import Offer
     from flarechat.engine.frame import Frame
+    from flarechat.engine.offer import Offer
     from flarechat.engine.plan import Plan
     from flarechat.engine.proposal import Proposal
     from flarechat.engine.slot import Lanes
+    from flarechat.engine.state.hidden import HiddenState
+    from flarechat.engine.state.kv import KVState
     from flarechat.protocol import HistoryTotals
 
 
@@ -89,6 +91,31 @@ class Drafter(Protocol):
 
     def states(self) -> Sequence[State]:
         """The states it owns."""
+
+
+class DraftHead(Protocol):
+    """A learned head: from a token's hidden state and the token after it, the one after that."""
+
+    features: int
+    vocabulary: Tensor | None
+
+    def cache(self, slots: int, context: int) -> tuple[KVState, HiddenState]:
+        """Room for its keys and values and for the hidden rows it starts from."""
+
+    def condense(self, hidden: Tensor) -> Tensor:
+        """What the target exports, [B, W, F], to the hidden rows it starts from, [B, W, D]."""
+
+    def forward(
+        self, hidden: Tensor, tokens: Tensor, kv: KVState, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int,
+    ) -> Tensor:  # fmt: skip
+        """Pairs of hidden [B, W, D] and the next tokens int64 [B, W] to outputs [B, W, D].
+
+        Their keys and values go to `rows` [B, W]; each sees the rows up to its position [B, W].
+        """
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Outputs [B, W, D] to logits [B, W, R] of `vocabulary` int64 [R], or of all tokens."""
 
 
 class Executor(Protocol):

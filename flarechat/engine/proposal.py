@@ -1,6 +1,6 @@
 """Draft tokens on their way to the target, with the law that really drew each.
 
-Owns the shapes of a proposal. A copy's law is a point mass, written as `probs is None`.
+Owns the shapes of a proposal. Where all laws are point masses, as copies' are, `probs` is None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class Proposal:
 
     tokens: int64 [B, K]; entries at or past `offered` are padding and can never be accepted.
     offered: int64 [B], drafts really offered, at most K.
-    probs: float32 [B, K, V], row i the law draft i was drawn from, or None for point masses.
+    probs: float32 [B, K, V], row i the law draft i was drawn from; None for point masses, and
+    where acceptance is by match, which does not look at it.
     """
 
     tokens: Tensor

@@ -59,18 +59,32 @@ class TargetLaw:
         )
 
 
-def target_law(logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape) -> TargetLaw:
-    """The law at each row: logits [B, W, V], drafts [B, K] (row i follows drafts before i)."""
+def target_law(
+    logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape, *, first: int = 0,
+    vocabulary: Tensor | None = None,
+) -> TargetLaw:  # fmt: skip
+    """The law at each row: logits [B, W, V], drafts [B, K]; row i follows drafts before first + i.
+
+    A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, and V is R.
+    """
     logits = logits.float()
     if shape.penalties:
-        logits = penalised(logits, lanes, drafts)
+        logits = penalised(logits, lanes, drafts, first, vocabulary)
+    law = _filtered(logits, lanes, shape)
+    if vocabulary is None:
+        return law
+    return TargetLaw(law.probs, vocabulary[law.candidates()].expand(law.probs.shape))
+
+
+def _filtered(logits: Tensor, lanes: Lanes, shape: LawShape) -> TargetLaw:
+    """Temperature and filters: logits [B, W, V] to the law over their columns."""
     if shape.candidates == 1:
         best = logits.argmax(-1, keepdim=True)
         return TargetLaw(torch.ones_like(best, dtype=torch.float32), best)
 
     ids: Tensor | None = None
     if shape.candidates:
-        logits, ids = logits.topk(shape.candidates, dim=-1)
+        logits, ids = logits.topk(min(shape.candidates, logits.shape[-1]), dim=-1)
     elif shape.ordered:
         logits, ids = logits.sort(dim=-1, descending=True)
     sampling = lanes.sampling()
@@ -96,24 +110,33 @@ def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return torch.where(kept, probs, 0.0)
 
 
-def penalised(logits: Tensor, lanes: Lanes, drafts: Tensor) -> Tensor:
-    """Repetition, presence and frequency penalties at each row.
+def penalised(
+    logits: Tensor, lanes: Lanes, drafts: Tensor, first: int = 0, vocabulary: Tensor | None = None
+) -> Tensor:
+    """Repetition, presence and frequency penalties at each row; arguments as of `target_law`.
 
-    Row i counts the committed generated tokens and drafts before i, each once. Repetition also
+    Row i counts the committed generated tokens and its drafts before, each once. Repetition also
     looks at the prompt (as transformers does); presence and frequency at generated tokens only.
     """
-    lanes_count, width, _ = logits.shape
-    depth = drafts.shape[1]
-    counts = lanes.counts()[:, None].expand(-1, width, -1).clone()
-    rows = torch.arange(width, device=logits.device)[:, None]
-    before = (torch.arange(depth, device=logits.device) < rows).to(counts.dtype)
-    at = drafts[:, None].expand(-1, width, -1)
-    counts.scatter_add_(2, at, before.expand(lanes_count, -1, -1))
-
+    counts = _counts(lanes, drafts, first, logits.shape[1], vocabulary)
     sampling = lanes.sampling()
     repetition = sampling.repetition_penalty[:, None, None]
-    seen = lanes.prompt_seen()[:, None] | (counts > 0)
+    seen = lanes.prompt_seen(vocabulary)[:, None] | (counts > 0)
     scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
     logits = torch.where(seen, scaled, logits)
     logits = logits - sampling.presence_penalty[:, None, None] * (counts > 0)
     return logits - sampling.frequency_penalty[:, None, None] * counts
+
+
+def _counts(
+    lanes: Lanes, drafts: Tensor, first: int, width: int, vocabulary: Tensor | None
+) -> Tensor:
+    """int32 [B, W, V] (or R): how often each token stands before each row."""
+    counts = lanes.counts(vocabulary)[:, None].expand(-1, width, -1)
+    rows = torch.arange(first, first + width, device=drafts.device)[:, None]
+    before = torch.arange(drafts.shape[1], device=drafts.device) < rows
+    if vocabulary is not None:
+        same = drafts[:, None, :, None] == vocabulary
+        return counts + (same & before[..., None]).sum(2, dtype=counts.dtype)
+    at = drafts[:, None].expand(-1, width, -1)
+    return counts.clone().scatter_add_(2, at, before.to(counts.dtype).expand(len(lanes), -1, -1))

@@ -134,6 +134,9 @@ class Lanes:
     def _rows(self, values: Tensor) -> Tensor:
         return values.index_select(0, self.index)
 
+    def _columns(self, table: Tensor, tokens: Tensor | None) -> Tensor:
+        return self._rows(table) if tokens is None else table[self.index[:, None], tokens]
+
     def pending(self) -> Tensor:
         """int64 [B]: sampled by the target, not yet consumed by it."""
         return self._rows(self.pool.pending)
@@ -166,13 +169,13 @@ class Lanes:
         """int64 [B, MAX_EOS]: end-of-sequence ids, padded with -1."""
         return self._rows(self.pool.eos)
 
-    def counts(self) -> Tensor:
-        """int32 [B, V]: how often each token was generated."""
-        return self._rows(self.pool.counts)
+    def counts(self, tokens: Tensor | None = None) -> Tensor:
+        """int32 [B, V]: how often each token was generated; only `tokens` int64 [R], if given."""
+        return self._columns(self.pool.counts, tokens)
 
-    def prompt_seen(self) -> Tensor:
-        """bool [B, V]: which tokens the prompt has."""
-        return self._rows(self.pool.prompt_seen)
+    def prompt_seen(self, tokens: Tensor | None = None) -> Tensor:
+        """bool [B, V]: which tokens the prompt has; only `tokens` int64 [R], if given."""
+        return self._columns(self.pool.prompt_seen, tokens)
 
     def sampling(self) -> SamplingRows:
         """The filters' parameters, each [B]."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flarechat.engine.offer import Offer
 from flarechat.engine.drafters.none import NoDrafter
 from flarechat.engine.executors.eager import EagerExecutor
 from flarechat.engine.frame import LaneRecord, read
+from flarechat.engine.offer import Offer
 from flarechat.engine.plan import LawShape, Plan, extent_for
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.recipes.llama import Model, load
@@ -68,6 +69,57 @@ def cache_of(of: LlamaForCausalLM, tokens: Sequence[int]) -> list[tuple[Tensor, 
     return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
 
 
+def head_record(
+    *, layers: int = 1, inner: int = 40, taps: Sequence[int] = (2,),
+    vocabulary: Sequence[int] | None = None, targets: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """The record of an MTP head for a target of hidden size 32 with two layers."""
+    return {
+        "format": 1,
+        "targets": list(targets),
+        "hidden_size": 32,
+        "layers": layers,
+        "intermediate_size": inner,
+        "taps": list(taps),
+        "draft_vocabulary": None if vocabulary is None else list(vocabulary),
+        "licence": "Apache-2.0",
+    }
+
+
+def head_tensors(
+    record: dict[str, Any], *, seed: int = 0, spread: float = 0.3, heads: int = 4,
+    kv_heads: int = 2, head_dim: int = 8,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Random tensors of a head with that record; it drafts badly, but never the same."""
+    dim, inner = record["hidden_size"], record["intermediate_size"]
+    wide, kv = heads * head_dim, kv_heads * head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc": (dim, 2 * dim), "pre_fc_norm_hidden": (dim,), "pre_fc_norm_embedding": (dim,),
+        "norm": (dim,),
+    }  # fmt: skip
+    for n in range(record["layers"]):
+        shapes |= {
+            f"layers.{n}.input_layernorm": (dim,),
+            f"layers.{n}.post_attention_layernorm": (dim,),
+            f"layers.{n}.self_attn.q_proj": (wide, dim),
+            f"layers.{n}.self_attn.k_proj": (kv, dim),
+            f"layers.{n}.self_attn.v_proj": (kv, dim),
+            f"layers.{n}.self_attn.o_proj": (dim, wide),
+            f"layers.{n}.mlp.gate_proj": (inner, dim),
+            f"layers.{n}.mlp.up_proj": (inner, dim),
+            f"layers.{n}.mlp.down_proj": (dim, inner),
+        }
+    if len(record["taps"]) > 1:
+        shapes["fuse"] = (dim, dim * len(record["taps"]))
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(shape: tuple[int, ...]) -> Tensor:
+        values = spread * torch.randn(shape, generator=generator)
+        return values + 1 if len(shape) == 1 else values
+
+    return {f"mtp.{name}.weight": drawn(shape) for name, shape in shapes.items()}
+
+
 class ScriptedDrafter(NoDrafter):
     """Right for exactly `good(slot, generated)` guesses of each round, then wrong.
 
@@ -107,30 +159,40 @@ class Bench:
     def open(
         self, slot: int, prompt: Sequence[int] = PROMPT, *, budget: int = 40,
         eos: Sequence[int] = (), sampling: Sampling | None = None, seed: int = 7,
-        match: bool = True, chunk: int = 256, generated: Sequence[int] = (),
+        match: bool = True, chunk: int = 256, generated: Sequence[int] = (), restored: int = 0,
+        mtp: bool = True,
     ) -> None:  # fmt: skip
-        """Bind and prefill a slot in chunks of `chunk` tokens."""
+        """Bind a slot and prefill it, past what is restored, in chunks of `chunk` tokens."""
         self.pool.open(
             slot, prompt, generated, sampling=sampling or Sampling(temperature=0), seed=seed,
-            match=match, budget=budget, eos=eos,
+            match=match, budget=budget, eos=eos, restored=restored,
         )  # fmt: skip
-        held = [*prompt, *generated][:-1]
-        for start in range(0, len(held), chunk):
-            piece = held[start : start + chunk]
+        held = [*prompt, *generated]
+        self.executor.drafter.open(
+            slot, f"r{slot}", held, restored=restored, history=False, mtp=mtp
+        )
+        for start in range(restored, len(held) - 1, chunk):
+            piece = held[start : min(start + chunk, len(held) - 1)]
             extent = extent_for(start + len(piece), CONTEXT + SCRATCH_ROWS)
-            plan = Plan(len(piece) - 1, extent)
+            plan = Plan(len(piece) - 1, extent, absorb=mtp)
             self.executor.prefill(Lanes(self.pool, (slot,)), torch.tensor([piece]), plan)
         self.pool.start(slot)
 
     def play(
         self, slots: Sequence[int], draft_tokens: int, *, law: LawShape | None = None,
-        acceptance: str = "match", logprobs: int = 0,
+        acceptance: str = "match", logprobs: int = 0, absorb: bool = True,
     ) -> list[LaneRecord]:  # fmt: skip
-        """One round at a width."""
+        """One round at a width, staged before and committed after."""
+        drafter = self.executor.drafter
+        for slot in slots:
+            drafter.stage(slot, draft_tokens)
         most = int(self.pool.consumed[list(slots)].max()) + draft_tokens + 1
         extent = extent_for(most, CONTEXT + SCRATCH_ROWS)
-        plan = Plan(draft_tokens, extent, law or LawShape(1), acceptance, logprobs)
-        return read(self.executor.play(Lanes(self.pool, slots), plan))
+        plan = Plan(draft_tokens, extent, law or LawShape(1), acceptance, logprobs, absorb=absorb)
+        records = read(self.executor.play(Lanes(self.pool, slots), plan))
+        for slot, record in zip(slots, records, strict=True):
+            drafter.commit(slot, record.tokens)
+        return records
 
     def kv(self, slot: int, rows: int) -> list[tuple[Tensor, Tensor]]:
         """Per layer the first `rows` keys and values of a slot."""

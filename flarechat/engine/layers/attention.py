@@ -40,7 +40,10 @@ class Attention:
         self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
         mask: Tensor, angles: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """x [B, T, D_model] of B slots, rows [B, T] to write, mask of `causal_mask` → [B, T, D_model]."""
+        """x [B, T, D_model] of B slots → the same shape.
+
+        rows [B, T] are those to write, mask and angles those of `causal_mask` and `Rope.at`.
+        """
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
         qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)

@@ -21,6 +21,9 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
+    def rows(self, ids: Tensor) -> Linear:
+        """The product cut to the outputs `ids` int64 [R], with weights of its own."""
+
 
 class DenseLinear:
     """Weight [out, in] as torch holds it."""
@@ -30,6 +33,9 @@ class DenseLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
+
+    def rows(self, ids: Tensor) -> Linear:
+        return DenseLinear(self.weight[ids])
 
 
 class PackedHalfLinear:
@@ -53,6 +59,10 @@ class PackedHalfLinear:
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self.packed)
         return out[:rows].reshape(*shape[:-1], -1)
 
+    def rows(self, ids: Tensor) -> Linear:
+        weight, _ = torch.ops.quantized.linear_unpack_fp16(self.packed)
+        return PackedHalfLinear(weight[ids])
+
 
 class PendingLinear:
     """A product whose weight another thread is still getting ready; the first use waits for it."""
@@ -62,6 +72,9 @@ class PendingLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._making.result()(x)
+
+    def rows(self, ids: Tensor) -> Linear:
+        return self._making.result().rows(ids)
 
 
 def packed_half_available() -> bool:

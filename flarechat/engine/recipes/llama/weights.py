@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,27 +35,32 @@ COMPUTE = {
 _IGNORED = ("rotary_emb.inv_freq", "rope_freqs.weight")
 
 
-def shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
-    """Every tensor a llama checkpoint must have, with its shape."""
+def block_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+    """Every tensor of one block, with its shape."""
     wide, kv = args.num_attention_heads * args.head_dim, args.num_key_value_heads * args.head_dim
     dim, inner = args.hidden_size, args.intermediate_size
-    block = {
-        "input_layernorm": (dim,),
-        "post_attention_layernorm": (dim,),
-        "self_attn.q_proj": (wide, dim),
-        "self_attn.k_proj": (kv, dim),
-        "self_attn.v_proj": (kv, dim),
-        "self_attn.o_proj": (dim, wide),
-        "mlp.gate_proj": (inner, dim),
-        "mlp.up_proj": (inner, dim),
-        "mlp.down_proj": (dim, inner),
+    return {
+        "input_layernorm.weight": (dim,),
+        "post_attention_layernorm.weight": (dim,),
+        "self_attn.q_proj.weight": (wide, dim),
+        "self_attn.k_proj.weight": (kv, dim),
+        "self_attn.v_proj.weight": (kv, dim),
+        "self_attn.o_proj.weight": (dim, wide),
+        "mlp.gate_proj.weight": (inner, dim),
+        "mlp.up_proj.weight": (inner, dim),
+        "mlp.down_proj.weight": (dim, inner),
     }
+
+
+def shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+    """Every tensor a llama checkpoint must have, with its shape."""
+    dim, block = args.hidden_size, block_shapes(args)
     named: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (args.vocab_size, dim),
         "model.norm.weight": (dim,),
     }
     for layer in range(args.num_hidden_layers):
-        named |= {f"model.layers.{layer}.{n}.weight": shape for n, shape in block.items()}
+        named |= {f"model.layers.{layer}.{n}": shape for n, shape in block.items()}
     if not args.tie_word_embeddings:
         named["lm_head.weight"] = (args.vocab_size, dim)
     return named
@@ -87,48 +92,71 @@ def load(
 ) -> Model:
     """Build the model. Missing, surplus or misshaped tensors are a ModelError."""
     args = ModelArgs.from_config(config)
-    _check(shapes(args), tensors, args)
-    compute = COMPUTE[dtype]
-
-    def get(name: str) -> Tensor:
-        return tensors[f"{name}.weight"].to(device=device, dtype=compute)
-
-    embedding = get("model.embed_tokens")
-
-    def made(names: tuple[str, ...]) -> Linear:
-        if names == ("model.embed_tokens",):
-            weight = embedding
-        else:
-            weight = torch.cat([get(n) for n in names]) if len(names) > 1 else get(names[0])
-        return PackedHalfLinear(weight) if dtype == PACKED else DenseLinear(weight)
-
-    # Packing leaves the interpreter free and goes on behind the first requests; each product waits
-    # for its own weight. The head, the largest, goes beside the layers.
-    packing = ThreadPoolExecutor(max_workers=torch.get_num_threads(), thread_name_prefix="weights")
-
-    def linear(*names: str) -> Linear:
-        return PendingLinear(packing.submit(made, names))
-
-    head = linear("model.embed_tokens" if args.tie_word_embeddings else "lm_head")
+    allowed = {"lm_head.weight"} if args.tie_word_embeddings else set()
+    allowed |= {name for name in tensors if name.endswith(_IGNORED)}
+    remedy = "The checkpoint is damaged or of another family; download it again."
+    check(shapes(args), tensors, allowed, "The checkpoint", remedy)
+    weights = Weights(tensors, dtype, device)
+    embedding = weights.get("model.embed_tokens")
+    # The head, the largest, goes beside the layers.
+    tied = args.tie_word_embeddings
+    head = weights.product(lambda: embedding) if tied else weights.linear("lm_head")
     layers = range(args.num_hidden_layers)
-    blocks = [_block(args, f"model.layers.{layer}", get, linear) for layer in layers]
-    packing.shutdown(wait=False)
+    blocks = [block(args, f"model.layers.{layer}", weights) for layer in layers]
+    weights.close()
     rows = context + 2 * SCRATCH_ROWS
     kv_heads, head_dim = args.num_key_value_heads, args.head_dim
     return Model(
         args,
         embedding,
         blocks,
-        RMSNorm(get("model.norm"), args.rms_norm_eps),
+        RMSNorm(weights.get("model.norm"), args.rms_norm_eps),
         head,
         Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device),
-        KVState(len(layers), slots, context, kv_heads, head_dim, compute, device),
+        KVState(len(layers), slots, context, kv_heads, head_dim, COMPUTE[dtype], device),
     )
 
 
-def _block(
-    args: ModelArgs, base: str, get: Callable[[str], Tensor], linear: Callable[..., Linear]
-) -> TransformerBlock:
+class Weights:
+    """Hands out a file's tensors in the dtype and storage of `dtype`, on a device.
+
+    Packing leaves the interpreter free and goes on behind the first requests; each product waits
+    for its own weight.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], dtype: str, device: torch.device) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+        self._packing = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="weights")
+
+    def get(self, name: str) -> Tensor:
+        """One tensor as it is computed with."""
+        return self._tensors[f"{name}.weight"].to(device=self._device, dtype=COMPUTE[self._dtype])
+
+    def linear(self, *names: str) -> Linear:
+        """The product with these weights [out, in], one below the other."""
+        if len(names) == 1:
+            return self.product(lambda: self.get(names[0]))
+        return self.product(lambda: torch.cat([self.get(name) for name in names]))
+
+    def product(self, weight: Callable[[], Tensor]) -> Linear:
+        """The product with what `weight` returns, [out, in]."""
+        return self.later(lambda: self._stored(weight()))
+
+    def later(self, making: Callable[[], Linear]) -> Linear:
+        """What `making` returns, made in a thread."""
+        return PendingLinear(self._packing.submit(making))
+
+    def close(self) -> None:
+        """No more products are asked for; those under way go on."""
+        self._packing.shutdown(wait=False)
+
+    def _stored(self, weight: Tensor) -> Linear:
+        return PackedHalfLinear(weight) if self._dtype == PACKED else DenseLinear(weight)
+
+
+def block(args: ModelArgs, base: str, weights: Weights) -> TransformerBlock:
+    """The block whose tensors' names begin with `base`."""
+    get, linear = weights.get, weights.linear
     attn, mlp = f"{base}.self_attn", f"{base}.mlp"
     return TransformerBlock(
         RMSNorm(get(f"{base}.input_layernorm"), args.rms_norm_eps),
@@ -144,18 +172,20 @@ def _block(
     )
 
 
-def _check(
-    expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], args: ModelArgs
-) -> None:
-    """Refuse a checkpoint that does not have exactly the expected tensors."""
-    remedy = "The checkpoint is damaged or of another family; download it again."
-    allowed = set(expected) | ({"lm_head.weight"} if args.tie_word_embeddings else set())
+def check(
+    expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor],
+    allowed: Collection[str], file: str, remedy: str,
+) -> None:  # fmt: skip
+    """Refuse, with a ModelError, a file that does not have exactly the expected tensors.
+
+    It may have those `allowed` besides; `file` is what the message calls it.
+    """
     missing = sorted(set(expected) - set(tensors))
-    surplus = sorted(n for n in set(tensors) - allowed if not n.endswith(_IGNORED))
+    surplus = sorted(set(tensors) - set(expected) - set(allowed))
     for names, what in ((missing, "lacks the"), (surplus, "has the unexpected")):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ModelError(f"The checkpoint {what} tensor {names[0]}{more}.", remedy)
+            raise ModelError(f"{file} {what} tensor {names[0]}{more}.", remedy)
     for name, shape in expected.items():
         found = tuple(tensors[name].shape)
         if found != shape:

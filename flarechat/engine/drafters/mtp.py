@@ -1,0 +1,176 @@
+"""The MTP drafter: a learned head drafts in a chain, each guess fed with the one before.
+
+Owns the head's rows of every slot: keys and values, of which row i pairs the target's hidden state
+of token i with token i + 1, so that consumed - 1 rows exist; and the target's hidden rows of all
+consumed tokens, from which those rows can be made again.
+
+             token   0    1    2   …   N-1   N = pending   N+1
+    hidden row       g0   g1   g2  …   gN-1
+    draft row        (g0,x1) (g1,x2) …      (gN-1,xN) ▸ d0   (y,d0) ▸ d1   chain: y stands for gN
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flarechat.engine import rng
+from flarechat.engine.offer import Offer
+from flarechat.engine.plan import extent_for
+from flarechat.engine.proposal import Proposal
+from flarechat.engine.sampling import TargetLaw, target_law
+from flarechat.engine.slot import SCRATCH_ROWS
+from flarechat.protocol import MAX_DRAFT_TOKENS, HistoryTotals
+
+if TYPE_CHECKING:
+    from flarechat.engine.contracts import DraftHead, State
+    from flarechat.engine.plan import Plan
+    from flarechat.engine.slot import Lanes
+
+_CATCH_UP = 256
+
+
+class MtpDrafter:
+    """Drafts with `head` for S slots of `context` tokens each.
+
+    `ready` has, for each slot, how many draft rows at its beginning can be relied on; a slot that
+    drafts is kept up by every chunk and round, so all its rows can, however many there are.
+    """
+
+    def __init__(self, head: DraftHead, slots: int, context: int, device: torch.device) -> None:
+        self.head, self.context, self.device = head, context, device
+        self.kv, self.hidden = head.cache(slots, context)
+        self.depth = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.ready = [0] * slots
+        self._consumed: dict[int, int] = {}
+
+    # Host.
+
+    @torch.inference_mode()
+    def open(
+        self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
+        mtp: bool,
+    ) -> None:  # fmt: skip
+        """Start drafting after catching up with the restored rows, or not at all."""
+        rows = max(restored - 1, 0)
+        self.ready[slot] = min(self.ready[slot], rows)
+        self.depth[slot] = 0
+        if mtp:
+            self._catch_up(slot, prompt, rows)
+            self._consumed[slot] = len(prompt) - 1
+            self.ready[slot] = self.context
+
+    def _catch_up(self, slot: int, prompt: Sequence[int], rows: int) -> None:
+        """Make the draft rows from the first that cannot be relied on up to `rows`."""
+        for start in range(self.ready[slot], rows, _CATCH_UP):
+            end = min(start + _CATCH_UP, rows)
+            tokens = torch.tensor([prompt[start + 1 : end + 1]], device=self.device)
+            at = torch.arange(start, end, device=self.device)[None]
+            extent = extent_for(end, self.context + SCRATCH_ROWS)
+            hidden = self.hidden.rows[slot, start:end][None]
+            self.head.forward(hidden, tokens, self.kv, (slot,), at, at, extent)
+
+    def stage(self, slot: int, limit: int) -> Offer:
+        """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
+        learned = min(limit, MAX_DRAFT_TOKENS) if self._consumed.get(slot) else 0
+        self.depth[slot] = learned
+        return Offer(learned=learned)
+
+    def commit(self, slot: int, tokens: Sequence[int]) -> None:
+        """Validated output; the page has absorbed it."""
+        if slot in self._consumed:
+            self._consumed[slot] += len(tokens)
+
+    def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
+        """The request ended; no look-ups were made."""
+        self.depth[slot] = 0
+        self._consumed.pop(slot, None)
+        return HistoryTotals(), HistoryTotals()
+
+    def states(self) -> Sequence[State]:
+        """The draft rows and the hidden rows."""
+        return (self.kv, self.hidden)
+
+    # Page.
+
+    def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
+        """A chain of K drafts; a lane offers as many as were staged for it."""
+        nothing = Proposal.empty(len(lanes), self.device)
+        padding = self.depth.new_zeros(len(lanes), plan.draft_tokens)
+        return self.extend(lanes, plan, Proposal(padding, nothing.offered))
+
+    def extend(self, lanes: Lanes, plan: Plan, staged: Proposal) -> Proposal:
+        """Each lane's first `staged.offered` drafts are the staged ones, point masses; the chain
+        goes on from the last of them. `staged` is K wide."""
+        hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
+        drafts, laws = staged.tokens[:, :0], []
+        for step in range(plan.draft_tokens):
+            hidden = self._forward(lanes, hidden, token, plan, shift=step - 1)
+            law = self._law(lanes, hidden, drafts, plan)
+            own, copied = (
+                law.draw(self._noise(lanes, law, plan, step)),
+                staged.tokens[:, step, None],
+            )
+            forced = step < staged.offered[:, None]
+            token = torch.where(forced, copied, own)
+            drafts = torch.cat([drafts, token], dim=1)
+            laws.append((law, forced))
+        depth = self.depth.index_select(0, lanes.index).clamp_max(plan.draft_tokens)
+        offered = torch.maximum(staged.offered, depth)
+        return Proposal(drafts, offered, self._dense(lanes, laws, drafts, plan))
+
+    def absorb(
+        self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
+    ) -> None:
+        """Store the hidden rows and, if the plan asks, make the draft rows of all W pairs.
+
+        Rows past what was emitted are unreachable, and overwritten before they are not.
+        """
+        own, before = self.head.condense(hidden), self.hidden.last(lanes)
+        self.hidden.write(lanes, lanes.cache_rows(plan.width), own)
+        if plan.absorb:
+            true = torch.cat([before, own[:, :-1]], dim=1)
+            self._forward(lanes, true, inputs, plan, shift=-1)
+
+    def _forward(
+        self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan, *, shift: int
+    ) -> Tensor:
+        """The head over pairs whose tokens stand `shift` + 1 past the pending one and on."""
+        width = tokens.shape[1]
+        rows, positions = lanes.cache_rows(width, shift), lanes.positions(width, shift)
+        return self.head.forward(
+            hidden, tokens, self.kv, lanes.slots, rows, positions.clamp_min(0), plan.extent
+        )
+
+    def _law(self, lanes: Lanes, output: Tensor, drafts: Tensor, plan: Plan) -> TargetLaw:
+        """The request's own law over the head's logits, after `drafts`."""
+        logits, ids = self.head.logits(output), self.head.vocabulary
+        return target_law(logits, lanes, drafts, plan.law, first=drafts.shape[1], vocabulary=ids)
+
+    def _noise(self, lanes: Lanes, law: TargetLaw, plan: Plan, step: int) -> Tensor:
+        """Draft `step`'s noise [B, 1, C]: the target's own for lanes accepted by match."""
+        seed, position = lanes.seed()[:, None, None], lanes.positions(1, step + 1)[..., None]
+        if plan.acceptance == "match":
+            return rng.gumbel(seed, rng.SAMPLE, position, law.candidates())
+        noise = rng.gumbel(seed, rng.DRAFT, position, law.candidates())
+        if plan.acceptance == "ratio":
+            return noise
+        shared = rng.gumbel(seed, rng.SAMPLE, position, law.candidates())
+        return torch.where(lanes.match()[:, None, None], shared, noise)
+
+    def _dense(
+        self, lanes: Lanes, laws: list[tuple[TargetLaw, Tensor]], drafts: Tensor, plan: Plan
+    ) -> Tensor | None:
+        """float32 [B, K, V]: each draft's law; None if all are points or nobody will look."""
+        if plan.acceptance == "match" or plan.law.candidates == 1 or not laws:
+            return None
+        empty = torch.zeros(len(lanes), 1, lanes.pool.vocabulary, device=self.device)
+        rows = []
+        for step, (law, forced) in enumerate(laws):
+            own = empty.scatter(2, law.candidates().expand(law.probs.shape), law.probs)
+            point = empty.scatter(2, drafts[:, step, None, None], 1.0)
+            rows.append(torch.where(forced[..., None], point, own))
+        return torch.cat(rows, dim=1)

@@ -1,0 +1,214 @@
+"""The MTP head of a llama target: a few blocks that guess the token after the next one.
+
+Owns the head's sizes, its weights and its arithmetic. Row i pairs the target's hidden state of
+token i with the embedding of token i + 1, stands at rotary position i and predicts token i + 2.
+Embedding and output head are the target's own. Reading the file is not its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flarechat.engine.layers.attention import causal_mask
+from flarechat.engine.layers.linear import Linear
+from flarechat.engine.layers.norm import RMSNorm
+from flarechat.engine.recipes.llama.config import ModelArgs
+from flarechat.engine.recipes.llama.model import Model, TransformerBlock
+from flarechat.engine.recipes.llama.weights import COMPUTE, Weights, block, block_shapes, check
+from flarechat.engine.state.hidden import HiddenState
+from flarechat.engine.state.kv import KVState
+from flarechat.errors import ModelError
+from flarechat.protocol import PACKED
+
+_HINT = "The chat goes on without MTP drafts; give another file with --mtp-file."
+
+
+@dataclass(frozen=True, slots=True)
+class MtpArgs:
+    """Sizes of a head. `blocks` describes its blocks as a llama's; `vocabulary` None is all."""
+
+    blocks: ModelArgs
+    taps: tuple[int, ...]
+    vocabulary: tuple[int, ...] | None
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], target: ModelArgs) -> MtpArgs:
+        """Read a file's record for a head of `target`; what does not fit is a ModelError."""
+        hidden = record.get("hidden_size")
+        if hidden != target.hidden_size:
+            raise _refusal(f"is for a hidden size of {hidden}; the model has {target.hidden_size}")
+        for key in ("layers", "intermediate_size"):
+            if not _whole(record.get(key)) or record[key] < 1:
+                raise _refusal(f"has {key} = {record.get(key)!r}, not a positive whole number")
+        blocks = replace(
+            target,
+            num_hidden_layers=record["layers"],
+            intermediate_size=record["intermediate_size"],
+        )
+        return cls(blocks, _taps(record, target), _vocabulary(record, target))
+
+
+def _taps(record: Mapping[str, Any], target: ModelArgs) -> tuple[int, ...]:
+    taps, most = record.get("taps"), target.num_hidden_layers
+    if not isinstance(taps, (list, tuple)) or not taps:
+        raise _refusal(f"has taps = {taps!r}, not a list of layers")
+    for tap in taps:
+        if not _whole(tap) or not 1 <= tap <= most:
+            raise _refusal(f"reads layer {tap!r}; the model has layers 1 to {most}")
+    return tuple(taps)
+
+
+def _vocabulary(record: Mapping[str, Any], target: ModelArgs) -> tuple[int, ...] | None:
+    ids = record.get("draft_vocabulary")
+    if ids is None:
+        return None
+    if not isinstance(ids, (list, tuple)) or not ids:
+        raise _refusal("has a draft vocabulary that is not a list of token ids")
+    for token in ids:
+        if not _whole(token) or not 0 <= token < target.vocab_size:
+            raise _refusal(f"drafts token {token!r}; the model has {target.vocab_size} tokens")
+    for before, after in pairwise(ids):
+        if after <= before:
+            raise _refusal(f"lists draft token {after} after {before}; ids must increase")
+    return tuple(ids)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refusal(what: str) -> ModelError:
+    return ModelError(f"The MTP head {what}.", _HINT)
+
+
+def shapes(args: MtpArgs) -> dict[str, tuple[int, ...]]:
+    """Every tensor a head's file must have, with its shape."""
+    named = _outer_shapes(args)
+    for layer in range(args.blocks.num_hidden_layers):
+        named |= {f"mtp.layers.{layer}.{n}": s for n, s in block_shapes(args.blocks).items()}
+    return named
+
+
+def _outer_shapes(args: MtpArgs) -> dict[str, tuple[int, ...]]:
+    dim = args.blocks.hidden_size
+    named: dict[str, tuple[int, ...]] = {
+        "mtp.fc.weight": (dim, 2 * dim),
+        "mtp.pre_fc_norm_hidden.weight": (dim,),
+        "mtp.pre_fc_norm_embedding.weight": (dim,),
+        "mtp.norm.weight": (dim,),
+    }
+    if len(args.taps) > 1:
+        named["mtp.fuse.weight"] = (dim, dim * len(args.taps))
+    return named
+
+
+def price_head(
+    args: ModelArgs, record: Mapping[str, Any], slots: int, context: int, dtype: str
+) -> dict[str, int]:
+    """Bytes of a head of the target `args`, before anything is allocated.
+
+    "mtp weights" counts its own tensors and its copy of the output rows it drafts from, "mtp
+    caches" the keys, values and hidden rows of all slots.
+    """
+    mtp, compute = MtpArgs.from_record(record, args), COMPUTE[dtype]
+    stored = 2 if dtype == PACKED else compute.itemsize
+
+    def sized(shape: tuple[int, ...]) -> int:
+        return torch.Size(shape).numel() * (stored if len(shape) == 2 else compute.itemsize)
+
+    layers, ids = mtp.blocks.num_hidden_layers, len(mtp.vocabulary or ())
+    own = sum(map(sized, _outer_shapes(mtp).values()))
+    own += layers * sum(map(sized, block_shapes(mtp.blocks).values()))
+    own += sized((ids, args.hidden_size)) + ids * torch.int64.itemsize
+    kv = KVState.price(layers, slots, context, args.num_key_value_heads, args.head_dim, compute)
+    hidden = HiddenState.price(slots, context, args.hidden_size, compute)
+    return {"mtp weights": own, "mtp caches": kv + hidden}
+
+
+class MtpHead:
+    """Owns the weights of one head, and borrows its target's embedding, output head and angles."""
+
+    def __init__(
+        self, args: MtpArgs, target: Model, blocks: Sequence[TransformerBlock], fc: Linear,
+        norms: tuple[RMSNorm, RMSNorm, RMSNorm], fuse: Linear | None, head: Linear,
+    ) -> None:  # fmt: skip
+        self.args, self.blocks, self.fc, self.fuse, self.head = args, tuple(blocks), fc, fuse, head
+        self.norm_hidden, self.norm_embedding, self.norm = norms
+        self.embedding, self.rope = target.embedding, target.rope
+        self.features = args.blocks.hidden_size
+        ids, device = args.vocabulary, target.embedding.device
+        self.vocabulary = None if ids is None else torch.tensor(ids, device=device)
+
+    def cache(self, slots: int, context: int) -> tuple[KVState, HiddenState]:
+        """Keys and values of its blocks, and the hidden rows it starts from, for S slots."""
+        a, dtype, device = self.args.blocks, self.embedding.dtype, self.embedding.device
+        kv = KVState(
+            a.num_hidden_layers, slots, context, a.num_key_value_heads, a.head_dim, dtype, device
+        )
+        return kv, HiddenState(slots, context, a.hidden_size, dtype, device)
+
+    def condense(self, hidden: Tensor) -> Tensor:
+        """Raw hidden [B, W, D * taps] → [B, W, D]."""
+        return hidden if self.fuse is None else self.fuse(hidden)
+
+    def forward(
+        self, hidden: Tensor, tokens: Tensor, kv: KVState, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int,
+    ) -> Tensor:  # fmt: skip
+        """hidden [B, W, D] of tokens i and tokens [B, W] at i + 1 → [B, W, D], before the norm."""
+        a = self.args.blocks
+        group = a.num_attention_heads // a.num_key_value_heads
+        mask, angles = causal_mask(positions, extent, group), self.rope.at(positions)
+        embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
+        x = self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
+        for layer, inner in enumerate(self.blocks):
+            x = inner(x, kv, layer, slots, rows, mask, angles)
+        return x
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Outputs [B, W, D] → logits [B, W, R] of the draft vocabulary."""
+        return self.head(self.norm(output))
+
+
+def load_head(
+    target: Model, record: Mapping[str, Any], tensors: Mapping[str, Tensor], *, dtype: str,
+    device: torch.device,
+) -> MtpHead:  # fmt: skip
+    """Build the head of `target` from a file's record and tensors, and tap the target for it.
+
+    Whatever does not fit, tensors missing, surplus or misshaped included, is a ModelError.
+    """
+    args = MtpArgs.from_record(record, target.args)
+    layers = args.blocks.num_hidden_layers
+    if layers > len(tensors):
+        raise _refusal(f"claims {layers} layers and has {len(tensors)} tensors")
+    check(shapes(args), tensors, (), "The MTP file", _HINT)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+            raise _refusal(f"has values in {name} that are no finite numbers")
+
+    weights = Weights(tensors, dtype, device)
+    names = ("mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm")
+    first, second, last = (RMSNorm(weights.get(name), target.args.rms_norm_eps) for name in names)
+    head = MtpHead(
+        args,
+        target,
+        [block(args.blocks, f"mtp.layers.{layer}", weights) for layer in range(layers)],
+        weights.linear("mtp.fc"),
+        (first, second, last),
+        weights.linear("mtp.fuse") if len(args.taps) > 1 else None,
+        target.head,
+    )
+    ids = head.vocabulary
+    if ids is not None:
+        head.head = weights.later(lambda: target.head.rows(ids))
+    weights.close()
+    target.taps = args.taps
+    return head
