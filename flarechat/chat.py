@@ -162,6 +162,7 @@ class Conversation:
     def apply(self, event: Event) -> Turn | None:
         """Take in one engine event; returns the turn it touched."""
         if isinstance(event, Ready):
+            self.notices += event.notices
             self.bind(event.model)
         if isinstance(event, Failed) and self.live:
             return self._finish(self._ending("error", event.error))

@@ -6,6 +6,7 @@ It owns a script (one answer a request) and a clock nobody waits for: every `dra
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from flarechat.protocol import (
     Finished,
     Loading,
     ModelInfo,
+    MtpInfo,
     Progress,
     Ready,
     Request,
@@ -43,12 +45,18 @@ MODEL = ModelInfo(
     device="cpu",
     device_fingerprint="scripted-cpu",
     recommended=Sampling(temperature=0.2, top_p=0.9, top_k=50, repetition_penalty=1.05),
+    mtp=MtpInfo(
+        file="scripted-mtp.safetensors", draft_vocabulary=128, layers=1, parameters=100_000
+    ),
 )
+BARE = dataclasses.replace(MODEL, mtp=None)
 
 
 @dataclass(frozen=True)
 class Play:
-    """One scripted round: the pieces of text it emits, its width and its drafts' source."""
+    """One scripted round: the pieces of text it emits, its width and its drafts' source. Of two
+    sources joined by "+", the first drafts one token and the second the rest.
+    """
 
     pieces: tuple[str, ...]
     width: int = 1
@@ -60,6 +68,8 @@ class Play:
         offered, emitted = self.width - 1, len(self.pieces)
         accepted = emitted - 1
         tail = "bonus" if accepted == offered else "correction"
+        first, _, rest = self.source.partition("+")
+        drafts = ((first,) + (rest or first,) * (offered - 1))[:offered]
         return Round(
             request=request,
             index=index,
@@ -69,14 +79,14 @@ class Play:
             accepted=accepted,
             emitted=emitted,
             clipped=0,
-            draft_sources=(self.source,) * offered,
-            sources=(self.source,) * accepted + (tail,),
+            draft_sources=drafts,
+            sources=(*drafts[:accepted], tail),
             ms=self.ms,
             context=context,
             reason="scripted",
             tokens=tuple(range(context, context + emitted)),
-            match_length=8 if self.source in ("history", "context") else 0,
-            origin="turn-0" if self.source == "history" else "",
+            match_length=8 if first in ("history", "context") else 0,
+            origin="turn-0" if first == "history" else "",
         )
 
 
@@ -97,7 +107,10 @@ class ScriptedEngine:
         failure: FlarechatError | None = None,
         reason: str = "stop",
         prompt_tokens: int = 12,
+        model: ModelInfo = MODEL,
+        notices: tuple[str, ...] = (),
     ) -> None:
+        self.model, self.notices = model, notices
         self.answers = [tuple(answer) for answer in answers] or [words("Hello there.")]
         self.rounds_per_drain = rounds_per_drain
         self.failure, self.reason, self.prompt_tokens = failure, reason, prompt_tokens
@@ -115,7 +128,8 @@ class ScriptedEngine:
         if self.failure:
             self._events.append(Failed(error=ErrorInfo.of(self.failure)))
         else:
-            self._events.append(Ready(model=MODEL, lanes=1, load_ms=5.0))
+            ready = Ready(model=self.model, lanes=1, load_ms=5.0, notices=self.notices)
+            self._events.append(ready)
 
     def submit(self, request: Request) -> None:
         script = self.answers[min(len(self.requests), len(self.answers) - 1)]

@@ -10,7 +10,17 @@ import sys
 from typing import Protocol
 
 from flarechat.cli.progress import Bar
-from flarechat.protocol import Delta, Event, Finished, Loading, Progress, Round, Started, to_dict
+from flarechat.protocol import (
+    Delta,
+    Event,
+    Finished,
+    Loading,
+    Progress,
+    Ready,
+    Round,
+    Started,
+    to_dict,
+)
 from flarechat.textsafe import strip_controls
 
 
@@ -50,14 +60,17 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """The turn's events, each flushed; `finished` without the controller's state."""
+    """The turn's events, each flushed; `finished` without the controller's state. A `ready` comes
+    before them only when it has notices.
+    """
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
 
     def show(self, event: Event) -> None:
         show_progress(self._bar, event)
-        if isinstance(event, Started | Progress | Round | Delta | Finished):
+        told = isinstance(event, Ready) and event.notices
+        if told or isinstance(event, Started | Progress | Round | Delta | Finished):
             fields = to_dict(event)
             fields.pop("controller", None)
             sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")

@@ -25,9 +25,10 @@ from flarechat.protocol import (
     Progress,
     Ready,
     Round,
+    Speculation,
     Started,
 )
-from flarechat.ui.meter import Meter, View, why_off
+from flarechat.ui.meter import Meter, View, why_no_mtp, why_off
 
 Clock = Callable[[], float]
 
@@ -77,6 +78,8 @@ class Bridge:
         self.loading = Loading(stage="starting")
         self.queue: list[str] = []
         self.last: Finished | None = None
+        self.notices: tuple[str, ...] = ()
+        self._mtp_wanted = settings.mtp
         self.meter = Meter(clock)
         self.conversation = Conversation.new(engine, settings)
         self._asked = ""
@@ -100,13 +103,25 @@ class Bridge:
 
     @property
     def off(self) -> str:
-        """Why drafting is off, "" when it is on."""
-        return why_off(self.settings.speculation())
+        """Why drafting is off in the next turn, "" when it is on."""
+        return why_off(self.settings.speculation(), self.mtp_off)
+
+    @property
+    def mtp_off(self) -> str:
+        """Why no MTP head drafts in the next turn, "" when one does."""
+        return self._why_no_mtp(self.settings.speculation())
+
+    def _why_no_mtp(self, speculation: Speculation) -> str:
+        refused = bool(self.notices)
+        return why_no_mtp(self.model, speculation, wanted=self._mtp_wanted, refused=refused)
 
     def view(self) -> View:
-        """The panels' figures of this moment."""
-        view = self.meter.view(self.conversation.totals)
-        return view if view.off else dataclasses.replace(view, off=self.off)
+        """The panels' figures of this moment; what is off is so in this turn or in the next."""
+        view, off, mtp_off = self.meter.view(self.conversation.totals), "", ""
+        if now := self.meter.speculation:
+            mtp_off = self._why_no_mtp(now)
+            off = why_off(now, mtp_off)
+        return dataclasses.replace(view, off=off or self.off, mtp_off=mtp_off or self.mtp_off)
 
     # The user's wishes
 
@@ -223,6 +238,8 @@ class Bridge:
             self.loading = event
         elif isinstance(event, Ready):
             self.model, self.error = event.model, None
+            self.conversation.notices += [n for n in event.notices if n not in self.notices]
+            self.notices = event.notices
             self.conversation.bind(event.model)
             self._enter("PREFILL" if self.conversation.live else "IDLE")
         elif isinstance(event, Failed):

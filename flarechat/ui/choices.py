@@ -53,6 +53,7 @@ CHOICES = (
     Choice("max_tokens", "Longest answer, tokens", int),
     Choice("mtp_draft_tokens", "Draft tokens, 0 to 7", int),
     Choice("mtp_adaptive_verification", "Adaptive width", _switch, ON_OFF),
+    Choice("mtp", "MTP drafts", _switch, ON_OFF),
     Choice("history_drafts", "History drafts", _switch, ON_OFF),
     Choice("acceptance", "Acceptance", str, ACCEPTANCES),
     Choice("theme", "Theme", str, THEMES),
@@ -112,15 +113,20 @@ def with_spec(settings: Settings, mode: str) -> Settings:
     )
 
 
-def spec_text(settings: Settings) -> str:
-    """Speculation in words."""
-    reason = why_off(settings.speculation())
+def spec_text(settings: Settings, mtp_off: str) -> str:
+    """Speculation in words; `mtp_off` says why no MTP head drafts, "" when one does."""
+    reason = why_off(settings.speculation(), mtp_off)
     if reason:
-        wanted = "/set parameter history_drafts on" if settings.mtp_draft_tokens else "/spec auto"
+        wanted = "/set history_drafts on" if settings.mtp_draft_tokens else "/spec auto"
         return f"speculation off: {reason} ({wanted} turns it on)"
     width = settings.mtp_draft_tokens + 1
     mode = "adaptive width up to" if settings.mtp_adaptive_verification else "fixed width"
-    return f"speculation on: {mode} {width}, history drafts on, acceptance {settings.acceptance}"
+    mtp = mtp_off if "MTP" in mtp_off else f"MTP {mtp_off or 'on'}"
+    history = "on" if settings.history_drafts else "off"
+    return (
+        f"speculation on: {mode} {width}, {mtp}, history drafts {history}, "
+        f"acceptance {settings.acceptance}"
+    )
 
 
 def parameters_text(settings: Settings, recommended: Sampling | None) -> str:

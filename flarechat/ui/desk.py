@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError, UsageError
+from flarechat.protocol import ModelInfo
 from flarechat.ui import choices, slash, themes
 
 if TYPE_CHECKING:
@@ -74,19 +75,18 @@ class Desk:
         settings = self._screen.bridge.settings
         if kind == "system":
             self.adopt(choices.changed(settings, "system", rest.strip().strip('"')))
-        elif kind == "parameter" and rest.strip():
-            name, _, value = rest.strip().partition(" ")
-            self.adopt(choices.changed(settings, name, value.strip()))
-        else:
+            return
+        name, _, value = (rest if kind == "parameter" else argument).strip().partition(" ")
+        if not name:
             raise UsageError(
-                f"/set {argument} is incomplete.",
-                "Write /set parameter NAME VALUE or /set system TEXT.",
+                f"/set {argument} is incomplete.", "Write /set NAME VALUE or /set system TEXT."
             )
+        self.adopt(choices.changed(settings, name, value.strip()))
 
     async def _spec(self, argument: str) -> None:
         settings = choices.with_spec(self._screen.bridge.settings, argument.lower())
         self.adopt(settings)
-        self._screen.transcript.note(choices.spec_text(settings))
+        self._screen.transcript.note(choices.spec_text(settings, self._screen.bridge.mtp_off))
 
     async def _show(self, argument: str) -> None:
         bridge = self._screen.bridge
@@ -98,7 +98,7 @@ class Desk:
         elif argument == "system":
             text = bridge.conversation.system or "No system prompt is set."
         elif argument == "spec":
-            text = choices.spec_text(settings)
+            text = choices.spec_text(settings, bridge.mtp_off)
         else:
             raise UsageError(
                 f"/show {argument} is unknown.", "Give info, parameters, system or spec."
@@ -117,6 +117,19 @@ def info_text(screen: ChatScreen) -> str:
             f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:.0f} M parameters)",
             f"runs     {model.dtype} on {model.device}, context {model.context}",
             f"digest   {model.fingerprint[:16]}, template {model.template_digest}",
+            f"mtp      {_mtp_text(model) or bridge.mtp_off}",
             f"session  {name}",
+            *bridge.notices,
         ]
+    )
+
+
+def _mtp_text(model: ModelInfo) -> str:
+    """The loaded draft head, "" without one."""
+    head = model.mtp
+    if head is None:
+        return ""
+    return (
+        f"{head.file} ({head.parameters / 1e6:.1f} M parameters, "
+        f"drafts {head.draft_vocabulary} of {model.vocabulary} tokens)"
     )

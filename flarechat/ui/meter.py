@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from flarechat.protocol import (
     Event,
     Finished,
+    ModelInfo,
     Progress,
     Round,
     Speculation,
@@ -76,7 +77,8 @@ class Copies:
 class View:
     """Everything the panels read, fixed at one moment.
 
-    `reached[i]` counts rounds that offered a draft at depth i + 1 and kept all before it.
+    `reached[i]` counts rounds that offered a draft at depth i + 1 and kept all before it. `off`
+    says why nothing drafts, `mtp_off` why the model's head does not; "" where they do.
     """
 
     summary: SpeculationSummary = field(default_factory=SpeculationSummary)
@@ -91,6 +93,7 @@ class View:
     copies: Copies = field(default_factory=Copies)
     reason: str = ""
     off: str = ""
+    mtp_off: str = ""
 
     @property
     def gain(self) -> float:
@@ -115,18 +118,28 @@ def width_costs(totals: RoundTotals) -> tuple[WidthCost, ...]:
     return tuple(costs)
 
 
-def why_off(speculation: Speculation | None) -> str:
-    """Why a request cannot draft at all, in words; "" when it can.
+def why_no_mtp(
+    model: ModelInfo | None, speculation: Speculation, *, wanted: bool, refused: bool
+) -> str:
+    """Why no MTP head drafts for a request, in few words; "" when one does or is still to come.
 
-    Copies are all there is to draft from: no model here brings a learned draft head.
+    `wanted` says whether the engine was started with MTP, `refused` whether it had something to
+    say about a head it left out.
     """
-    if speculation is None:
-        return ""
+    if model is not None and model.mtp is None:
+        if not wanted:
+            return "off (--no-mtp)"
+        return "refused, see /show info" if refused else "no MTP file for this model"
+    return "" if speculation.mtp else "off (/set mtp on)"
+
+
+def why_off(speculation: Speculation, mtp_off: str) -> str:
+    """Why a request cannot draft at all, in few words; "" when it can."""
     if speculation.draft_tokens == 0:
         return "draft tokens set to 0"
-    if not speculation.history_drafts:
-        return "history drafts are off"
-    return ""
+    if speculation.history_drafts or not mtp_off:
+        return ""
+    return "history off, no MTP head" if speculation.mtp else "MTP and history are off"
 
 
 class Meter:
@@ -182,12 +195,16 @@ class Meter:
         self._copies = self._copies.after(played)
         self._reason = played.reason
 
+    @property
+    def speculation(self) -> Speculation | None:
+        """How the request under way, or the last one, may draft; None before the first."""
+        return self._started.speculation if self._started else None
+
     def view(self, totals: RoundTotals) -> View:
         """The figures of this moment, over `totals`."""
         costs = width_costs(totals)
         if costs[0].rounds:
             self._plain = costs[0].tokens_per_second
-        off = why_off(self._started.speculation if self._started else None)
         tokens = sum(emitted for _, emitted in self._recent)
         return View(
             summary=totals.summary(),
@@ -201,5 +218,4 @@ class Meter:
             reached=tuple(self._reached[d] for d in sorted(self._reached)),
             copies=self._copies,
             reason=self._reason,
-            off=off,
         )

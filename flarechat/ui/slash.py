@@ -25,7 +25,7 @@ COMMANDS = (
     Command("sessions", "/sessions", "list, search and open saved chats"),
     Command("resume", "/resume NAME", "open a saved chat"),
     Command("stats", "/stats", "telemetry: off, compact, full"),
-    Command("set", "/set parameter NAME VALUE | /set system TEXT", "change the next turn"),
+    Command("set", "/set NAME VALUE | /set system TEXT", "change the next turn"),
     Command("show", "/show info|parameters|system|spec", "say what is in force"),
     Command("spec", "/spec on|off|auto", "speculation: fixed width, none, adaptive"),
     Command("copy", "/copy", "copy the last answer"),

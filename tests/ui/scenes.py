@@ -37,7 +37,7 @@ ROUNDS: Sequence[tuple[int, int, str, float]] = (
     (8, 7, "history", 19.7),
     (3, 1, "mtp", 12.8),
     (4, 0, "mtp", 13.9),
-    (6, 5, "context", 18.0),
+    (6, 5, "context+mtp", 18.0),
 )
 
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import pytest
-
-from flarechat.config import Settings
-from flarechat.errors import EngineError, ModelError, SessionError
+from flarechat.errors import EngineError, ModelError
 from flarechat.protocol import ErrorInfo, Failed
-from flarechat.sessions import store
-from flarechat.sessions.session import SessionWriter
-from flarechat.ui.app import FlarechatApp
 from flarechat.ui.screens.small import TooSmallScreen
 from flarechat.ui.widgets.lines import Header
 from flarechat.ui.widgets.transcript import Transcript
-from flarechat.ui.widgets.turn import NoteView, TailView, TurnView
+from flarechat.ui.widgets.turn import TailView, TurnView
 from tests.fakes import ScriptedEngine, words
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, played
@@ -124,25 +117,6 @@ async def test_stopping_gives_queued_text_back_to_the_prompt() -> None:
         assert 1 == len(chat.bridge.engine.requests)
 
 
-@pytest.mark.parametrize("command", ["/new", "/clear", "/resume saved-before"])
-def test_leaving_a_chat_gives_queued_text_back_to_the_prompt(command: str) -> None:
-    @played
-    async def run() -> None:
-        scenes.save_chat("saved before")
-        async with chatting(ScriptedEngine([words("a b c d e f")])) as chat:
-            await chat.say("one")
-            await chat.beat(2)
-            await chat.say("two")
-            await chat.say("three")
-            await chat.say(command)
-            await chat.beat(2)
-
-            assert "two\n\nthree" == chat.prompt.text
-            assert "You (queued)" not in chat.text
-
-    run()
-
-
 @played
 async def test_a_finished_turn_is_one_widget_and_equals_a_fresh_parse() -> None:
     async with chatting(scenes.engine()) as chat:
@@ -161,145 +135,6 @@ async def test_a_finished_turn_is_one_widget_and_equals_a_fresh_parse() -> None:
             line.plain for line in views[-1].lines(70)
         ]
         assert [] == chat.screen.query_one(TailView).parts
-
-
-@played
-async def test_a_new_chat_starts_empty_and_leaves_the_old_one_saved() -> None:
-    async with chatting() as chat:
-        await chat.say("remember me")
-        await chat.answer()
-        await chat.press("ctrl+n")
-
-        assert [] == chat.bridge.conversation.turns
-        assert "Type a message" in chat.text
-        assert ["remember-me"] == [info.name for info in store.listed()]
-
-
-@played
-async def test_a_chat_is_resumed_by_name_and_by_continue() -> None:
-    scenes.save_chat("remember me")
-    async with chatting(resume="remember-me") as chat:
-        named = chat.text
-    async with chatting(continue_last=True) as chat:
-        continued = chat.text
-
-    for text in (named, continued):
-        assert "remember me" in text and "Hello there." in text
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        ({"resume": "nowhere"}, "There is no session 'nowhere'."),
-        ({"resume": "in-use"}, "in-use"),
-        ({"continue_last": True}, "no"),
-    ],
-)
-def test_a_chat_that_cannot_be_opened_ends_the_app_with_one_sentence(
-    wanted: dict[str, Any], said: str
-) -> None:
-    @played
-    async def run() -> None:
-        held = []
-        if "in-use" in wanted.values():
-            scenes.save_chat("in use")
-            held.append(SessionWriter.open(store.find("in-use"))[0])
-        app = FlarechatApp(Settings(theme="dark"), ScriptedEngine(), **wanted)
-        async with app.run_test() as pilot:
-            await pilot.pause()
-        for writer in held:
-            writer.close()
-
-        assert 2 == app.return_code
-        assert isinstance(app.problem, SessionError)
-        assert said in str(app.problem)
-
-    run()
-
-
-@played
-async def test_a_torn_session_is_opened_with_a_notice() -> None:
-    scenes.save_chat("torn page")
-    with store.find("torn-page").open("a") as file:
-        file.write('{"type":"user","id":"x","tex')
-    async with chatting(resume="torn-page") as chat:
-        assert "Hello there." in chat.text
-        assert "torn-page" in chat.text and "line" in " ".join(
-            note.render().plain for note in chat.screen.query(NoteView)
-        )
-
-
-@played
-async def test_a_long_chat_mounts_its_newest_turns_and_older_ones_when_scrolled_to() -> None:
-    scenes.save_chat("long talk", turns=80)
-    async with chatting(resume="long-talk") as chat:
-        newest = len(chat.screen.query(TurnView))
-        end = chat.text
-        chat.screen.transcript.scroll_home(animate=False)
-        await chat.pilot.pause()
-        await chat.pilot.pause()
-        older = len(chat.screen.query(TurnView))
-        numbers = [view.number for view in chat.screen.query(TurnView)]
-
-        assert (60, 120) == (newest, older)
-        assert "#160" in end
-        assert list(range(41, 161)) == numbers
-
-
-@played
-async def test_a_locked_session_is_named_and_the_present_chat_stays() -> None:
-    async with chatting() as owner:
-        await owner.say("mine")
-        await owner.answer()
-        async with chatting() as other:
-            await other.say("/resume mine")
-            await other.beat()
-
-            assert "Error: " in other.text and "mine" in other.text
-            assert [] == other.bridge.conversation.turns
-
-
-@played
-async def test_the_panels_show_the_figures_of_the_round_totals() -> None:
-    async with chatting(scenes.engine(), size=(120, 36)) as chat:
-        await chat.say("go")
-        await chat.answer()
-        await chat.say("again")
-        await chat.answer()
-        totals, shown = chat.bridge.conversation.totals, chat.text
-        source = totals.summary().by_source
-
-        assert totals.emitted == totals.accepted + totals.rounds - totals.clipped
-        row = next(line for line in shown.splitlines() if "total  " in line)
-        figures = row.split("total")[1].split()
-        assert [str(totals.offered), str(totals.accepted), str(totals.emitted)] == figures[:3]
-        assert f"{source['mtp'].offered:>7}{source['mtp'].accepted:>9}" in shown
-        assert f"{totals.rounds} rounds" in shown
-        assert f"{totals.cost_ms(1):.1f}" in shown
-        assert f"{totals.emitted} tok " in shown.splitlines()[-2]
-
-
-@played
-async def test_a_copy_names_the_turn_it_came_from() -> None:
-    async with chatting(scenes.engine()) as chat:
-        await chat.say("go")
-        await chat.answer()
-        await chat.say("again")
-        await chat.beat(3)
-        turn = chat.bridge.conversation.turns[1]
-
-        assert "turn #2" == chat.screen.name_origin(turn.id)
-        assert "another chat" == chat.screen.name_origin("elsewhere")
-
-
-@played
-async def test_drafting_switched_off_shows_a_badge_with_its_reason() -> None:
-    async with chatting(size=(120, 36)) as chat:
-        await chat.say("/spec off")
-        await chat.beat(2)
-
-        assert "SPEC OFF" in chat.text
-        assert "draft tokens set to 0" in chat.text
 
 
 @played
@@ -392,19 +227,6 @@ async def test_a_refused_turn_gives_the_text_back() -> None:
         assert "too long" == chat.prompt.text
         assert "Too long. Shorten it." in chat.text
         assert "ERROR" == state(chat)
-
-
-@played
-async def test_quitting_saves_the_partial_turn() -> None:
-    engine = ScriptedEngine([words("one two three four")])
-    async with chatting(engine) as chat:
-        await chat.say("count")
-        await chat.beat(3)
-        await chat.press("ctrl+q")
-    async with chatting(continue_last=True) as chat:
-        turn = chat.bridge.conversation.turns[-1]
-
-    assert ("partial", "one two") == (turn.status, turn.text)
 
 
 @played

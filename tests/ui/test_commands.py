@@ -209,18 +209,6 @@ async def test_restarting_again_ends_a_turn_the_engine_before_was_asked_for() ->
 
 
 @played
-async def test_without_history_drafts_the_screen_says_that_drafting_is_off() -> None:
-    async with chatting(size=(120, 36)) as chat:
-        await chat.say("/set parameter history_drafts off")
-        await chat.say("/show spec")
-        await chat.beat(2)
-
-        assert "SPEC OFF" in chat.text
-        assert "Spec off: history drafts are off" in chat.text
-        assert "speculation off: history drafts are off" in " ".join(chat.text.split())
-
-
-@played
 async def test_what_a_command_prints_while_answering_stands_above_the_answer() -> None:
     async with chatting(
         ScriptedEngine([words("first \n\n second \n\n and then the third part")])

@@ -128,9 +128,10 @@ def test_a_context_nearly_full_says_so_in_words() -> None:
 
 
 def test_the_reason_for_no_drafts_is_given() -> None:
-    assert "" == why_off(Speculation())
-    assert "draft tokens set to 0" == why_off(Speculation(draft_tokens=0))
-    assert "history drafts are off" == why_off(Speculation(history_drafts=False))
+    assert "" == why_off(Speculation(), "no MTP file for this model")
+    assert "" == why_off(Speculation(history_drafts=False), "")
+    assert "draft tokens set to 0" == why_off(Speculation(draft_tokens=0), "")
+    assert "history off, no MTP head" == why_off(Speculation(history_drafts=False), "refused")
     assert "spec off: because" == compact_lines(View(off="because"), 80, UNICODE)[1]
 
 

@@ -49,6 +49,9 @@ TERMS = (
     ("accepted", "drafts it kept"),
     ("emitted", "tokens you got: emitted = accepted + rounds - clipped"),
     ("clipped", "tokens cut by an end of text or a limit inside a round"),
+    ("MTP (row)", "drafts of the model's learned head; or why it has none"),
+    ("history (row)", "drafts copied from what the model wrote before, in any chat"),
+    ("context (row)", "drafts copied from this chat's own text"),
     ("model (row)", "the model's own tokens"),
     ("acc", "accepted / offered"),
     ("tok/round", "emitted / rounds, the model's own token included"),
@@ -62,11 +65,22 @@ TERMS = (
     ("SPEC OFF", "drafting is off; the drafts panel says why"),
 )
 
+DRAFTING = (
+    ("MTP", "a small learned head drafts token after token from the model's own state"),
+    ("copies", "text that stood before is drafted where it seems to come again"),
+    ("--no-mtp", "start without a head; nothing of one is loaded"),
+    ("--mtp-file PATH", "a head to try before the one that is found"),
+    ("/set mtp on|off", "draft with the loaded head in the next turn, or leave it out"),
+    ("--mtp-draft-tokens N", "most drafts a round; copies and head share them"),
+    ("--no-history-drafts", "draft no copies"),
+)
+
 
 def help_blocks(column: int = 28) -> list[Block]:
     """The whole help: names in a column, meanings beside it."""
     commands = [(command.usage, command.help) for command in slash.COMMANDS]
-    rows = [*KEYS, ("Panels", ""), *TERMS, ("Commands", ""), *commands]
+    rows = [*KEYS, ("Panels", ""), *TERMS, ("Drafting", ""), *DRAFTING]
+    rows += [("Commands", ""), *commands]
     blocks: list[Block] = []
     for name, meaning in rows:
         if not meaning:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
-from flarechat.protocol import DRAFT_SOURCES, TAIL_SOURCES
+from flarechat.protocol import DRAFT_SOURCES, TAIL_SOURCES, SourceTotals
 from flarechat.ui.format import Glyphs, bar, count, fit, number, percent, rate, sparkline, spread
 from flarechat.ui.meter import View, WidthCost
 
@@ -37,12 +37,18 @@ def speed_lines(view: View, width: int, marks: Glyphs) -> Lines:
 
 
 def draft_lines(view: View, width: int, marks: Glyphs) -> Lines:
-    """Offered, accepted and emitted by source; the emitted column sums to the output tokens."""
+    """Offered, accepted and emitted by source; the emitted column sums to the output tokens.
+
+    The row of a head that drafted nothing says why it does not.
+    """
     summary = view.summary
     rows = [f"{'':8}{'offered':>7}{'accepted':>9}{'emitted':>8}{'acc':>5}"]
     for source in DRAFT_SOURCES:
         totals = summary.by_source.get(source)
         if totals is None and source == "grammar":
+            continue
+        if totals is None and source == "mtp" and view.mtp_off:
+            rows.append(fit(f"{'MTP':8}{view.mtp_off}", width, marks))
             continue
         offered, accepted, emitted = (
             (totals.offered, totals.accepted, totals.emitted) if totals else (0, 0, 0)
@@ -129,7 +135,9 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     depths = [f"{100 * d.accepted / d.offered:.0f}" for d in summary.by_depth[:4] if d.offered]
     costs = " ".join(f"w{cost.label} {number(cost.ms)}" for cost in view.costs if cost.rounds)
     second = f"depth {' '.join(depths) or '-'}"
-    for part in (f"{costs or 'w -'} ms", f"copy {view.copies.rounds}/{summary.rounds}"):
+    mtp = summary.by_source.get("mtp", SourceTotals())
+    heads = f"mtp {mtp.accepted}/{mtp.offered}"
+    for part in (f"{costs or 'w -'} ms", heads, f"copy {view.copies.rounds}/{summary.rounds}"):
         if len(second) + len(part) + 2 <= width:
             second += f"  {part}"
     if view.reason and width - len(second) >= SHORTEST_REASON:

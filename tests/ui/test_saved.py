@@ -1,0 +1,145 @@
+"""Chats that are left, saved and opened again, over a scripted engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flarechat.config import Settings
+from flarechat.errors import SessionError
+from flarechat.sessions import store
+from flarechat.sessions.session import SessionWriter
+from flarechat.ui.app import FlarechatApp
+from flarechat.ui.widgets.turn import NoteView, TurnView
+from tests.fakes import ScriptedEngine, words
+from tests.ui import scenes
+from tests.ui.harness import chatting, played
+
+
+@pytest.mark.parametrize("command", ["/new", "/clear", "/resume saved-before"])
+def test_leaving_a_chat_gives_queued_text_back_to_the_prompt(command: str) -> None:
+    @played
+    async def run() -> None:
+        scenes.save_chat("saved before")
+        async with chatting(ScriptedEngine([words("a b c d e f")])) as chat:
+            await chat.say("one")
+            await chat.beat(2)
+            await chat.say("two")
+            await chat.say("three")
+            await chat.say(command)
+            await chat.beat(2)
+
+            assert "two\n\nthree" == chat.prompt.text
+            assert "You (queued)" not in chat.text
+
+    run()
+
+
+@played
+async def test_a_new_chat_starts_empty_and_leaves_the_old_one_saved() -> None:
+    async with chatting() as chat:
+        await chat.say("remember me")
+        await chat.answer()
+        await chat.press("ctrl+n")
+
+        assert [] == chat.bridge.conversation.turns
+        assert "Type a message" in chat.text
+        assert ["remember-me"] == [info.name for info in store.listed()]
+
+
+@played
+async def test_a_chat_is_resumed_by_name_and_by_continue() -> None:
+    scenes.save_chat("remember me")
+    async with chatting(resume="remember-me") as chat:
+        named = chat.text
+    async with chatting(continue_last=True) as chat:
+        continued = chat.text
+
+    for text in (named, continued):
+        assert "remember me" in text and "Hello there." in text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"resume": "nowhere"}, "There is no session 'nowhere'."),
+        ({"resume": "in-use"}, "in-use"),
+        ({"continue_last": True}, "no"),
+    ],
+)
+def test_a_chat_that_cannot_be_opened_ends_the_app_with_one_sentence(
+    wanted: dict[str, Any], said: str
+) -> None:
+    @played
+    async def run() -> None:
+        held = []
+        if "in-use" in wanted.values():
+            scenes.save_chat("in use")
+            held.append(SessionWriter.open(store.find("in-use"))[0])
+        app = FlarechatApp(Settings(theme="dark"), ScriptedEngine(), **wanted)
+        async with app.run_test() as pilot:
+            await pilot.pause()
+        for writer in held:
+            writer.close()
+
+        assert 2 == app.return_code
+        assert isinstance(app.problem, SessionError)
+        assert said in str(app.problem)
+
+    run()
+
+
+@played
+async def test_a_torn_session_is_opened_with_a_notice() -> None:
+    scenes.save_chat("torn page")
+    with store.find("torn-page").open("a") as file:
+        file.write('{"type":"user","id":"x","tex')
+    async with chatting(resume="torn-page") as chat:
+        assert "Hello there." in chat.text
+        assert "torn-page" in chat.text and "line" in " ".join(
+            note.render().plain for note in chat.screen.query(NoteView)
+        )
+
+
+@played
+async def test_a_long_chat_mounts_its_newest_turns_and_older_ones_when_scrolled_to() -> None:
+    scenes.save_chat("long talk", turns=80)
+    async with chatting(resume="long-talk") as chat:
+        newest = len(chat.screen.query(TurnView))
+        end = chat.text
+        chat.screen.transcript.scroll_home(animate=False)
+        await chat.pilot.pause()
+        await chat.pilot.pause()
+        older = len(chat.screen.query(TurnView))
+        numbers = [view.number for view in chat.screen.query(TurnView)]
+
+        assert (60, 120) == (newest, older)
+        assert "#160" in end
+        assert list(range(41, 161)) == numbers
+
+
+@played
+async def test_a_locked_session_is_named_and_the_present_chat_stays() -> None:
+    async with chatting() as owner:
+        await owner.say("mine")
+        await owner.answer()
+        async with chatting() as other:
+            await other.say("/resume mine")
+            await other.beat()
+
+            assert "Error: " in other.text and "mine" in other.text
+            assert [] == other.bridge.conversation.turns
+
+
+@played
+async def test_quitting_saves_the_partial_turn() -> None:
+    engine = ScriptedEngine([words("one two three four")])
+    async with chatting(engine) as chat:
+        await chat.say("count")
+        await chat.beat(3)
+        await chat.press("ctrl+q")
+    async with chatting(continue_last=True) as chat:
+        turn = chat.bridge.conversation.turns[-1]
+
+    assert ("partial", "one two") == (turn.status, turn.text)
