@@ -13,18 +13,20 @@ import torch
 
 from flarechat.engine.answer import Emit
 from flarechat.engine.controller import Controller
-from flarechat.engine.drafters import make_drafter
+from flarechat.engine.drafters import blend, make_drafter
+from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.engine import Engine, Language
 from flarechat.engine.executors import DEFAULT, make_executor
+from flarechat.engine.heads import Setup, admit_setup, load_head
 from flarechat.engine.layers.linear import packed_half_available
-from flarechat.engine.memory import admit, host_available
+from flarechat.engine.memory import host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SlotPool
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
-from flarechat.protocol import DTYPES, MAX_LANES, PACKED, Boot, Loading, ModelInfo, Ready
+from flarechat.protocol import DTYPES, MAX_LANES, PACKED, Boot, Loading, ModelInfo, MtpInfo, Ready
 
 
 def boot_engine(boot: Boot, emit: Emit) -> Engine:
@@ -44,26 +46,27 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     _require_layers(args.num_hidden_layers, len(checkpoint.tensors))
     lanes = _lanes(boot.lanes)
     context = _context(boot.context, args.max_position_embeddings)
-    prices = recipe.price(args, lanes, context, dtype)
-    admit(
-        prices,
-        _available(device),
-        context=context,
-        lanes=lanes,
-        per_token=prices["caches"] // context,
+    setup = Setup(
+        device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device)
     )
+    prices, notices = recipe.price(args, lanes, context, dtype), list[str]()
+    admit_setup(prices, setup)
     target = recipe.load(
         checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
         device=device,
     )  # fmt: skip
-    info = _describe(checkpoint, args, context, dtype, device)
+    mtp = load_head(boot, recipe, target, checkpoint.fingerprint, prices, setup, notices.append)
+    info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
     drafter = make_drafter("copies", lanes, device)
+    if mtp:
+        drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device))
     engine = Engine(
         target, drafter, make_executor(DEFAULT, target, drafter),
         SlotPool(lanes, context, args.vocab_size, device), language_of(checkpoint),
         Controller(info.device_fingerprint), emit,
     )  # fmt: skip
-    emit(Ready(model=info, lanes=lanes, load_ms=1e3 * (time.perf_counter() - began)))
+    spent = 1e3 * (time.perf_counter() - began)
+    emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
     return engine
 
 
@@ -146,8 +149,9 @@ def _available(device: torch.device) -> int:
 
 
 def _describe(
-    checkpoint: Checkpoint, args: Any, context: int, dtype: str, device: torch.device
-) -> ModelInfo:
+    checkpoint: Checkpoint, args: Any, context: int, dtype: str, device: torch.device,
+    mtp: MtpInfo | None,
+) -> ModelInfo:  # fmt: skip
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
     traits = f"{chip}|{device.type}|{torch.get_num_threads()}|{dtype}|{torch.__version__}"
     digest = hashlib.sha256(checkpoint.chat_template.encode()).hexdigest()[:16]
@@ -166,6 +170,7 @@ def _describe(
             f"{traits}|{checkpoint.fingerprint}".encode()
         ).hexdigest()[:16],
         recommended=checkpoint.recommended,
+        mtp=mtp,
     )
 
 

@@ -193,12 +193,13 @@ def _check_record(path: Path, record: dict[str, Any]) -> None:
     for key in ("hidden_size", "layers", "intermediate_size"):
         if not _is_count(record.get(key)):
             raise refusal(path, f"its record has {key} = {_short(record.get(key))}")
-    if not _is_rising(record.get("taps"), 1):
+    taps = record.get("taps")
+    if not isinstance(taps, list) or not taps or not all(map(_is_count, taps)):
         raise refusal(path, f"its record has taps = {_short(record.get('taps'))}")
     if "draft_vocabulary" not in record:
         raise refusal(path, "its record lacks draft_vocabulary")
     ids = record["draft_vocabulary"]
-    if ids is not None and not _is_rising(ids, 0):
+    if ids is not None and not _is_rising(ids):
         raise refusal(path, "its draft_vocabulary is no list of rising token ids")
 
 
@@ -206,11 +207,11 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 1 <= value <= _MOST
 
 
-def _is_rising(values: Any, low: int) -> bool:
-    """Whether this is a list of at least one whole number, each above the one before."""
+def _is_rising(values: Any) -> bool:
+    """Whether this is a list of at least one token id, each above the one before."""
     if not isinstance(values, list) or not values:
         return False
-    if any(type(value) is not int or not low <= value <= _MOST for value in values):
+    if any(type(value) is not int or not 0 <= value <= _MOST for value in values):
         return False
     return all(a < b for a, b in pairwise(values))
 

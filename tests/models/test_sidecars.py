@@ -108,7 +108,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"layers": 2**40}, "layers = 1099511627776"),
     ({"intermediate_size": ...}, "intermediate_size = None"),
     ({"taps": []}, "taps = []"),
-    ({"taps": [2, 1]}, "taps = [2, 1]"),
+    ({"taps": [2, "1"]}, "taps = [2, '1']"),
     ({"taps": [0]}, "taps = [0]"),
     ({"taps": {"2": 1}}, "taps = {'2': 1}"),
     ({"draft_vocabulary": ...}, "lacks draft_vocabulary"),

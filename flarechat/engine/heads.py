@@ -1,0 +1,109 @@
+"""From the draft heads found for a model to one that is loaded, or a sentence about each that is
+not. Owns their price beside the model's: a head that does not fit is left out, not the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flarechat.engine.memory import admit
+from flarechat.engine.weights.checkpoint import SafetensorsFiles
+from flarechat.errors import ModelError
+from flarechat.models.sidecars import Sidecar, candidates, refusal
+from flarechat.protocol import Boot, MtpInfo
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How the model is run, and the bytes that were free before it was loaded."""
+
+    device: torch.device
+    dtype: str
+    lanes: int
+    context: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedHead:
+    """A head ready to draft, as its recipe made it, and what is told of it."""
+
+    head: Any
+    info: MtpInfo
+
+
+def admit_setup(prices: Mapping[str, int], setup: Setup) -> None:
+    """Refuse prices that do not fit; "caches" are those of all lanes over the whole context."""
+    per_token = prices["caches"] // setup.context
+    context, lanes = setup.context, setup.lanes
+    admit(prices, setup.available, context=context, lanes=lanes, per_token=per_token)
+
+
+def load_head(
+    boot: Boot, recipe: Any, target: Any, fingerprint: str, prices: Mapping[str, int],
+    setup: Setup, tell: Tell,
+) -> LoadedHead | None:  # fmt: skip
+    """The head to draft with for `target`, or None; `tell` hears of those that are left out.
+
+    `prices` are the model's own.
+    """
+    if not boot.mtp:
+        return None
+    asked = Path(boot.mtp_file) if boot.mtp_file else None
+    if not hasattr(recipe, "load_head"):
+        if asked:
+            tell(refusal(asked, "models of this family take no head").message)
+        return None
+    found = candidates(Path(boot.model), fingerprint, explicit=asked, refused=tell)
+    return _first_that_loads(recipe, target, found, prices, setup, tell)
+
+
+def _first_that_loads(
+    recipe: Any, target: Any, found: Iterable[Sidecar], prices: Mapping[str, int],
+    setup: Setup, tell: Tell,
+) -> LoadedHead | None:  # fmt: skip
+    for sidecar in found:
+        tensors = SafetensorsFiles(dict.fromkeys(sidecar.tensors, sidecar.path))
+        try:
+            own = recipe.price_head(
+                target.args, sidecar.record, setup.lanes, setup.context, setup.dtype
+            )
+            _admit_beside(prices, own, setup)
+            head = recipe.load_head(
+                target, sidecar.record, tensors, dtype=setup.dtype, device=setup.device
+            )
+        except ModelError as error:
+            why = error.message[:1].lower() + error.message[1:].removesuffix(".")
+            tell(refusal(sidecar.path, why).message)
+            continue
+        return LoadedHead(head=head, info=_describe(sidecar, target.args.vocab_size))
+    return None
+
+
+def _admit_beside(prices: Mapping[str, int], own: Mapping[str, int], setup: Setup) -> None:
+    """Refuse a head whose weights and caches do not fit beside the model's."""
+    both = {
+        "weights": prices["weights"],
+        "mtp weights": own["mtp weights"],
+        "caches": prices["caches"] + own["mtp caches"],
+    }
+    try:
+        admit_setup(both, setup)
+    except ModelError as error:
+        raise ModelError(f"With it t{error.message[1:]} {error.hint}") from None
+
+
+def _describe(sidecar: Sidecar, vocabulary: int) -> MtpInfo:
+    return MtpInfo(
+        file=sidecar.path.name,
+        draft_vocabulary=sidecar.draft_vocabulary or vocabulary,
+        layers=sidecar.record["layers"],
+        parameters=sidecar.parameters,
+    )
