@@ -144,6 +144,33 @@ def test_json_events_have_the_published_fields(cli: Cli) -> None:
     } == set(printed["finished"]["speculation"])  # fmt: skip
 
 
+NOTICE = "The MTP file a\x1b.safetensors is not used: its header is not JSON."
+
+
+def noticing() -> ScriptedEngine:
+    return ScriptedEngine([words("done")], notices=(NOTICE,))
+
+
+def test_a_notice_of_the_engine_goes_to_stderr_once(cli: Cli) -> None:
+    got = cli("run", "Hi", engine=noticing)
+
+    assert (0, "done\n") == (got.code, got.out)
+    shown = NOTICE.replace("\x1b", "")
+    assert f"flarechat: {shown}\n" == got.err
+
+
+def test_json_begins_with_what_the_engine_had_to_say_and_only_then_with_ready(cli: Cli) -> None:
+    ready, started, *_ = events(cli("run", "--json", "Hi", engine=noticing).out)
+
+    assert ("ready", [NOTICE], "scripted-1m") == (
+        ready["event"],
+        ready["notices"],
+        ready["model"]["name"],
+    )
+    assert {"file", "draft_vocabulary", "layers", "parameters"} == set(ready["model"]["mtp"])
+    assert "started" == started["event"]
+
+
 def test_stats_are_one_line_on_stderr(cli: Cli) -> None:
     got = cli("run", "--stats", "Hi", engine=lambda: ScriptedEngine([words("a b")]))
 

@@ -27,7 +27,7 @@ from flarechat.protocol import (
     Sampling,
     encode,
 )
-from tests.models import tiny
+from tests.models import heads, tiny
 
 PATIENCE = 60.0
 
@@ -79,6 +79,25 @@ def test_it_loads_serves_and_leaves(host: Callable[..., EngineHost]) -> None:
     door.close()
     assert process is not None and 0 == process.returncode
     assert not any(isinstance(e, Failed) for e in door.drain())
+
+
+def test_what_became_of_the_draft_heads_comes_through_the_door(
+    host: Callable[..., EngineHost], tmp_path: Path
+) -> None:
+    model = tiny.write(tmp_path / "tiny.gguf").path
+    asked = heads.write(tmp_path / "elsewhere" / "mtp.safetensors")
+    heads.beside(model, paths.cache_dir())
+    door, seen = host(model=str(model), mtp_file=str(asked)), []
+    door.start()
+    ready = until(door, Ready)
+    door.submit(request("hello hello", max_tokens=20))
+    until(door, Finished, seen)
+
+    assert isinstance(ready, Ready) and ready.model.mtp is not None
+    assert "tiny-mtp.safetensors" == ready.model.mtp.file
+    assert [True] == [str(asked) in notice for notice in ready.notices]
+    rounds = [event for event in seen if isinstance(event, Round)]
+    assert "mtp" in {source for played in rounds for source in played.draft_sources}
 
 
 def test_a_disk_that_takes_no_log_does_not_refuse_the_engine(
