@@ -5,7 +5,7 @@ by the chain, or nothing) that maximise E/T: E the tokens a round is expected to
 survival of drafts by kind and depth; T the measured time of a whole round by lanes, width,
 context and whether the chain ran. Probes look past the choice, up and down to zero and to other
 ways of drafting; a budget of their own pays for them, they back off, and their samples stay
-apart from the ordinary means. No torch.
+apart from the ordinary means. The first comes early, as a guessed price may be far off. No torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flarechat.protocol import MAX_DRAFT_TOKENS
 __all__ = ["Choice", "Controller", "Offer"]
 
 _PROBE_SHARE = 0.03
-_PROBE_EVERY = 64
+_PROBE_EVERY, _PROBE_FIRST = 64, 8
 _PROBE_EVERY_MOST = 512
 _PROBE_CAP_ROUNDS = 4
 _NEVER = 1 << 60
@@ -66,15 +66,18 @@ class _Option:
         """The drafts in words."""
         if self.draft_tokens == 0:
             return "no draft"
-        if self.drafting == "both" and lanes > 1:
+        if self.drafting == "copies":
+            return f"{self.draft_tokens} copied {_drafts(self.draft_tokens)}"
+        if self.drafting == "mtp":
+            return f"{self.draft_tokens} mtp {_drafts(self.draft_tokens)}"
+        if lanes > 1:
             return f"up to {self.draft_tokens} copied or mtp drafts"
-        if self.drafting == "both":
-            return f"{self.copied} copied then {self._drafts(self.draft_tokens - self.copied)}"
-        return self._drafts(self.draft_tokens)
+        learned = self.draft_tokens - self.copied
+        return f"{self.copied} copied then {learned} mtp {_drafts(learned)}"
 
-    def _drafts(self, count: int) -> str:
-        kind = "mtp" if runs_chain(self.drafting) else "copied"
-        return f"{count} {kind} draft{'' if count == 1 else 's'}"
+
+def _drafts(count: int) -> str:
+    return "draft" if count == 1 else "drafts"
 
 
 class Controller:
@@ -84,7 +87,7 @@ class Controller:
         self.device_fingerprint = device_fingerprint
         self.survival, self.costs = Survival(), CostTable()
         self._probe_ms = 0.0
-        self._probe_every = _PROBE_EVERY
+        self._probe_every = _PROBE_FIRST
         self._since_probe = 0
         self._probe_gain = 0.0
 
@@ -220,8 +223,8 @@ def _apart(one: _Option, other: _Option) -> int:
 
 def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
     """Why the best is: its figures beside those of what it is an alternative to."""
-    plain = options[0]
-    if best.draft_tokens == 0:
+    plain, count = options[0], best.draft_tokens
+    if count == 0:
         other = max(options[1:], key=_merit)
         theirs = f"{other.figures(units=False)} with {other.name(lanes)}"
         return f"drafts would not pay: {best.figures()} without, {theirs}"
@@ -229,7 +232,7 @@ def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
     if best.drafting == "copies" and chains:
         other = max(chains, key=_merit)
         against = f"{other.figures(units=False)} with {other.name(lanes)}"
-        return f"copies only, {best.draft_tokens}: {best.figures()} against {against}"
+        return f"copies only, {count} {_drafts(count)}: {best.figures()} against {against}"
     most = max(o.draft_tokens for o in options)
-    cut = f", {most} on offer" if best.drafting == "copies" and best.draft_tokens < most else ""
+    cut = f", {most} on offer" if best.drafting == "copies" and count < most else ""
     return f"{best.name(lanes)}{cut}: {best.figures()} against {plain.figures(units=False)} without"

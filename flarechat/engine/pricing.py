@@ -13,6 +13,8 @@ SURVIVAL_PRIOR = {
     "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6, "mtp": 0.62,
 }  # fmt: skip
 _SURVIVAL_FLOOR_RATE = 0.08
+# A chain drafts every round: a shorter memory would make its rates stray far enough to drop it.
+_SURVIVAL_FLOOR_RATES = {"mtp": 0.04}
 _COST_RATE = 0.2
 _COST_STEP = 0.25
 _STALL = 4.0
@@ -52,10 +54,11 @@ class Survival:
     def observe(self, kinds: Sequence[str], accepted: int) -> None:
         """One lane's drafts: depths up to accepted + 1 were reached, as far as offered."""
         for depth, kind in enumerate(kinds[: accepted + 1]):
+            floor = _SURVIVAL_FLOOR_RATES.get(kind, _SURVIVAL_FLOOR_RATE)
             means = self.means.setdefault(kind, [])
             while len(means) <= depth:
                 means.append(Mean())
-            means[depth].add(1.0 if depth < accepted else 0.0, _SURVIVAL_FLOOR_RATE)
+            means[depth].add(1.0 if depth < accepted else 0.0, floor)
 
     def rates(self, kind: str, depths: int) -> list[float]:
         """The conditional rates at depths 0, 1, …; thin depths lean on the one before."""
@@ -104,9 +107,9 @@ class CostKey:
 
     @classmethod
     def of(cls, lanes: int, width: int, context: int, *, learned: bool = False) -> CostKey:
-        """The class of a round; one of width 1 runs no chain."""
+        """The class of a round at `context` consumed tokens."""
         bucket = max(512, 1 << max(context - 1, 1).bit_length())
-        return cls(lanes, width, bucket, learned and width > 1)
+        return cls(lanes, width, bucket, learned)
 
     @classmethod
     def parse(cls, name: str) -> CostKey:

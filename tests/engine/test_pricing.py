@@ -1,0 +1,85 @@
+"""What the controller learns of drafts and prices, guesses unmeasured, and saves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flarechat.engine.controller import Choice, Controller
+from flarechat.engine.offer import Offer
+from flarechat.engine.pricing import CostKey, CostTable, Survival
+from tests.engine.test_ways import CONTEXT, World, cheap
+
+BOTH = Offer("history", 3, 8, "turn", 7)
+
+
+def test_a_round_teaches_only_the_places_it_reached_each_in_its_own_class() -> None:
+    controller, choice = Controller(), Choice(5, "", drafting="both")
+    controller.record([BOTH], choice, [4], 60.0, CONTEXT)
+    controller.record([BOTH], choice, [1], 60.0, CONTEXT)
+
+    assert {
+        "history8": [[1.0, 2], [0.5, 2], [1.0, 1]],
+        "mtp": [[0.0, 0], [0.0, 0], [0.0, 0], [1.0, 1], [0.0, 1]],
+    } == controller.state()["survival"]
+
+
+def test_depths_never_reached_lean_on_the_ones_before_and_on_the_prior() -> None:
+    survival = Survival()
+    for _ in range(50):
+        survival.observe(("history8", "history8", "mtp"), 3)
+
+    assert pytest.approx([0.62, 0.62, 1.0, 1.0]) == survival.rates("mtp", 4)
+    assert pytest.approx([1.0, 1 + 0.62]) == survival.expected(("mtp",))
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_rounds_without_the_chain_are_priced_from_those_with_it_and_back(measured: bool) -> None:
+    table = CostTable()
+    table.observe(CostKey.of(1, 5, CONTEXT, learned=measured), 60.0, settled=True, probe=False)
+    plain, chain = (
+        [table.ms(CostKey.of(1, width, CONTEXT, learned=learned)) or 0 for width in range(1, 9)]
+        for learned in (False, True)
+    )
+
+    assert 60.0 == (chain if measured else plain)[4]
+    assert plain == sorted(plain) and chain == sorted(chain)
+    assert plain[0] == chain[0]
+    assert all(p < c for p, c in zip(plain[1:], chain[1:], strict=True))
+    assert all(c < p * 1.4 for p, c in zip(plain, chain, strict=True))
+
+
+def test_the_chain_is_a_price_class_of_its_own() -> None:
+    controller = Controller()
+    controller.record([BOTH], Choice(3, "", drafting="copies"), [3], 50.0, CONTEXT)
+    controller.record([BOTH], Choice(3, "", drafting="mtp"), [3], 70.0, CONTEXT)
+    controller.record([BOTH], Choice(3, "", drafting="both"), [3], 70.0, CONTEXT)
+
+    assert {"1/4/512": [50.0, 1], "1/4/512/mtp": [70.0, 2]} == controller.state()["costs"]
+
+
+def test_a_state_saved_before_there_was_a_chain_is_read_and_the_new_one_survives() -> None:
+    old = {
+        "device": "cpu",
+        "survival": {"history8": [[0.9, 40]]},
+        "costs": {"1/1/512": [50.0, 9], "1/8/512": [64.0, 9]},
+    }
+    controller = Controller("cpu")
+    controller.load(old)
+    assert old == controller.state()
+
+    World(cheap, 0.7, 0.7).play(controller, 300, [BOTH])
+    saved = json.loads(json.dumps(controller.state()))
+    again = Controller("cpu")
+    again.load(saved)
+    assert saved == again.state()
+    assert any(name.endswith("/mtp") for name in saved["costs"])
+
+
+@pytest.mark.parametrize("name", ["1/4/512/grammar", "1/4/512/mtp/mtp", "1/4", "1/4/512/"])
+def test_a_price_class_of_another_name_is_left_out(name: str) -> None:
+    table = CostTable()
+    table.load({name: [50.0, 3]})
+
+    assert {} == table.state()
