@@ -35,11 +35,11 @@ def boot_of(settings: Settings, progress: Progress) -> Boot:
         dtype=settings.dtype,
         threads=settings.threads,
         mtp=settings.mtp,
-        mtp_file=_mtp_file(settings),
+        mtp_file=mtp_file(settings),
     )
 
 
-def _mtp_file(settings: Settings) -> str | None:
+def mtp_file(settings: Settings) -> str | None:
     """The head asked for, as a full path; one that is not there is refused at once."""
     if settings.mtp_file is None or not settings.mtp:
         return None

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import flarechat
@@ -23,6 +24,7 @@ from flarechat.engine import executors
 from flarechat.errors import FlarechatError, ModelError
 
 PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "textual", "typer")
+RECORDED = ("tokens", "acceptance", "licence")
 DEVICE_PATIENCE_S = 60
 _DEVICE_PROBE = """
 import json, torch
@@ -46,6 +48,7 @@ def examine() -> tuple[Report, list[FlarechatError]]:
         "engine": {"executor": executors.DEFAULT} | _device(),
         "machine": _machine(),
         "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
+        "mtp": _tried(lambda: _mtp(settings), problems) or {"head": None},
         "paths": _tried(_paths, problems) or {},
         "terminal": _terminal(),
     }
@@ -110,6 +113,39 @@ def _model(name: str) -> dict[str, Any]:
     except ModelError:
         return {"name": name, "here": False}
     return {"name": name, "here": True, "path": str(path)}
+
+
+def _mtp(settings: Settings) -> dict[str, Any]:
+    """The draft head that would be loaded with the model, what its record says, and why others
+    would not; a model's digest is computed the first time.
+    """
+    from flarechat.launch import mtp_file
+    from flarechat.models import sidecars, store
+
+    if not settings.mtp:
+        return {"head": "off (--no-mtp)"}
+    asked = mtp_file(settings)
+    try:
+        path = store.resolve(settings.model, pull_missing=False)
+    except ModelError:
+        return {"head": None}
+    refused: list[str] = []
+    found = sidecars.find(
+        path, store.fingerprint(path), explicit=Path(asked) if asked else None,
+        refused=refused.append,
+    )  # fmt: skip
+    facts: dict[str, Any] = {"refused": refused} if refused else {}
+    if found is None:
+        return {"head": None, **facts}
+    told = {key: found.record[key] for key in RECORDED if key in found.record}
+    return {
+        "head": str(found.path),
+        "draft vocabulary": found.draft_vocabulary or "all tokens",
+        "layers": found.record["layers"],
+        "parameters": found.parameters,
+        **told,
+        **facts,
+    }
 
 
 def _paths() -> dict[str, Any]:

@@ -44,4 +44,8 @@ def _print(report: Report) -> None:
 
 def _word(value: Any) -> str:
     words = {None: "-", True: "yes", False: "no"}
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return words[value] if value is None or isinstance(value, bool) else str(value)

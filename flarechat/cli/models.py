@@ -21,11 +21,14 @@ def list_models() -> None:
     """List the models that are here."""
     from flarechat.models import store
 
-    rows = [(m.name, m.kind, size(m.bytes), m.source, str(m.path)) for m in store.installed()]
+    rows = [
+        (m.name, m.kind, size(m.bytes), m.source, store.head_of(m) or "-", str(m.path))
+        for m in store.installed()
+    ]
     if not rows:
         print("There are no models yet; `flarechat models pull smollm2` gets one.", file=sys.stderr)
         return
-    print_table(("NAME", "KIND", "SIZE", "SOURCE", "PATH"), rows)
+    print_table(("NAME", "KIND", "SIZE", "SOURCE", "MTP HEAD", "PATH"), rows)
 
 
 @app.command("pull", cls=GroupedCommand)

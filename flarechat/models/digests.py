@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from flarechat.errors import ModelError, StorageError
 from flarechat.models.files import written_whole
@@ -23,17 +24,23 @@ _CHUNK = 4 << 20
 def digest(path: Path, cache: Path, progress: Callable[[int, int], None] | None = None) -> str:
     """The hex SHA-256 of `path`; `progress` counts bytes while it is read."""
     resolved = path.resolve()
-    stat = resolved.stat()
-    facts = {"path": str(resolved), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    note = cache / "digests" / f"{hashlib.sha256(str(resolved).encode()).hexdigest()[:32]}.json"
+    note, facts = _note_of(resolved, cache)
     known = _noted(note, facts)
     if known:
         return known
-    value = _hash(resolved, stat.st_size, progress)
+    value = _hash(resolved, facts["size"], progress)
     # Not remembering costs a second look at the file next time, nothing else.
     with suppress(StorageError), written_whole(note) as file:
         file.write(json.dumps({**facts, "sha256": value}).encode())
     return value
+
+
+def remembered(path: Path, cache: Path) -> str:
+    """The digest if it was computed before and the file was not touched since, else ""."""
+    try:
+        return _noted(*_note_of(path.resolve(), cache))
+    except OSError:
+        return ""
 
 
 def converted_path(cache: Path, fingerprint: str) -> Path:
@@ -41,7 +48,15 @@ def converted_path(cache: Path, fingerprint: str) -> Path:
     return cache / "converted" / f"{fingerprint}-v{CONVERTED_VERSION}.safetensors"
 
 
-def _noted(note: Path, facts: dict[str, object]) -> str:
+def _note_of(resolved: Path, cache: Path) -> tuple[Path, dict[str, Any]]:
+    """Where the digest of a file is noted, and the facts under which the note holds."""
+    stat = resolved.stat()
+    facts = {"path": str(resolved), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    name = hashlib.sha256(str(resolved).encode()).hexdigest()[:32]
+    return cache / "digests" / f"{name}.json", facts
+
+
+def _noted(note: Path, facts: dict[str, Any]) -> str:
     try:
         noted = json.loads(note.read_text())
         value = noted.pop("sha256")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flarechat.errors import ModelError, SettingsError
-from flarechat.models.digests import digest
+from flarechat.models.digests import digest, remembered
 from flarechat.protocol import Sampling
 
 REMEDY = "Download the model again, or give another one with --model."
@@ -44,14 +44,25 @@ def weight_files(source: Path) -> list[Path]:
 
 def fingerprint(source: Path, cache: Path, progress: Callable[[str, int, int], None]) -> str:
     """One digest over the files that decide what the model says."""
-    names = ("config.json", "tokenizer.json")
-    files = [source / name for name in names if (source / name).exists()] + weight_files(source)
+    files = _deciding_files(source)
     total, before, whole = sum(file.stat().st_size for file in files), 0, hashlib.sha256()
     for file in files:
         report = partial(_report, progress, before, total)
         whole.update(f"{file.name} {digest(file, cache, report)}\n".encode())
         before += file.stat().st_size
     return whole.hexdigest()
+
+
+def remembered_fingerprint(source: Path, cache: Path) -> str:
+    """The same if every file's digest was computed before, else ""; reads no weights."""
+    if all(remembered(file, cache) for file in _deciding_files(source)):
+        return fingerprint(source, cache, lambda stage, done, total: None)
+    return ""
+
+
+def _deciding_files(source: Path) -> list[Path]:
+    names = ("config.json", "tokenizer.json")
+    return [source / name for name in names if (source / name).exists()] + weight_files(source)
 
 
 def chat_template(source: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from flarechat import paths
 from flarechat.errors import ModelError
 from flarechat.models import folder as folders
-from flarechat.models import hub
+from flarechat.models import hub, sidecars
 from flarechat.models import pull as catalog_pull
 from flarechat.models.catalog import CATALOG, known
 from flarechat.models.digests import converted_path, digest
@@ -58,6 +58,7 @@ class Inspection:
     template: bool
     recommended: Sampling
     digest: str
+    mtp: str
 
 
 def resolve(name: str, *, progress: Progress | None = None, pull_missing: bool = True) -> Path:
@@ -134,6 +135,28 @@ def remove(name: str) -> StoredModel:
     return model
 
 
+def fingerprint(path: Path) -> str:
+    """The digest by which a draft head names the model at `path`; read once, then remembered."""
+    if path.is_dir():
+        return folders.fingerprint(path, paths.cache_dir(), lambda stage, done, total: None)
+    return digest(path, paths.cache_dir())
+
+
+def head_of(model: StoredModel) -> str:
+    """The file of a pulled model's draft head, "" without one, "?" where its digest is not known
+    yet: listing models reads no weights.
+    """
+    try:
+        if model.name in CATALOG:
+            known_as = CATALOG[model.name].gguf_sha256
+        else:
+            known_as = folders.remembered_fingerprint(model.path, paths.cache_dir())
+    except ModelError:
+        return "?"
+    found = sidecars.find(model.path, known_as) if known_as else None
+    return found.path.name if found else "" if known_as else "?"
+
+
 def inspect(name: str) -> Inspection:
     """What the model's own headers say; only its digest needs all of it, once."""
     path = resolve(name, pull_missing=False)
@@ -143,9 +166,9 @@ def inspect(name: str) -> Inspection:
 def _inspect_gguf(path: Path) -> Inspection:
     gguf = Gguf(path)
     data = gguf.metadata
-    fingerprint = digest(path, paths.cache_dir())
+    whole = fingerprint(path)
     general_name = str(data.get("general.name", path.stem))
-    model = known(fingerprint=fingerprint, general_name=general_name)
+    model = known(fingerprint=whole, general_name=general_name)
     architecture = str(data.get("general.architecture", "unknown"))
     tokenizer = [data.get(f"tokenizer.ggml.{key}") for key in ("model", "pre")]
     return Inspection(
@@ -162,7 +185,8 @@ def _inspect_gguf(path: Path) -> Inspection:
         tokenizer=" ".join(str(part) for part in tokenizer if part),
         template="tokenizer.chat_template" in data,
         recommended=model.recommended if model else Sampling(),
-        digest=fingerprint,
+        digest=whole,
+        mtp=_mtp(path, whole),
     )
 
 
@@ -171,6 +195,7 @@ def _inspect_folder(path: Path) -> Inspection:
     files = folders.weight_files(path)
     tensors = [entry for file in files for entry in _safetensors_table(file)]
     tokenizer = folders.read_json(path / "tokenizer_config.json", optional=True)
+    whole = fingerprint(path)
     return Inspection(
         name=path.resolve().name,
         path=path,
@@ -185,8 +210,17 @@ def _inspect_folder(path: Path) -> Inspection:
         tokenizer=str(tokenizer.get("tokenizer_class", "tokenizer.json")),
         template=bool(folders.chat_template(path)),
         recommended=folders.recommended(path),
-        digest=folders.fingerprint(path, paths.cache_dir(), lambda stage, done, total: None),
+        digest=whole,
+        mtp=_mtp(path, whole),
     )
+
+
+def _mtp(path: Path, whole: str) -> str:
+    """The draft head that would be loaded, and why others would not, in words."""
+    said: list[str] = []
+    found = sidecars.find(path, whole, refused=said.append)
+    drafts = f"drafts {found.draft_vocabulary or 'all'} tokens" if found else ""
+    return " ".join([f"{found.path} ({drafts})" if found else "none", *said])
 
 
 def _safetensors_table(path: Path) -> list[dict[str, Any]]:

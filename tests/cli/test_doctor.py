@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 
 from flarechat import __version__, paths
+from flarechat.cli import checks
+from flarechat.models import store
 from tests.cli.conftest import Cli
+from tests.models import heads, tiny
 
 
 def test_the_doctor_reports_without_a_model_or_torch(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flarechat.cli import checks
-
     monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu", "threads": 2}\')')
     text = cli("doctor")
     got = cli("doctor", "--json")
 
     report = json.loads(got.out)
     assert (0, 0, "") == (text.code, got.code, got.err)
-    assert {"versions", "engine", "machine", "model", "paths", "terminal", "problems"} == set(
-        report
-    )
+    parts = {"versions", "engine", "machine", "model", "mtp", "paths", "terminal", "problems"}
+    assert parts == set(report)
+    assert {"head": None} == report["mtp"]
     assert {"device": "cpu", "threads": 2, "executor": "eager"} == report["engine"]
     assert {"name": "smollm2", "here": False} == report["model"]
     assert __version__ == report["versions"]["flarechat"]
@@ -32,9 +33,48 @@ def test_the_doctor_reports_without_a_model_or_torch(
     assert str(paths.config_file()) in text.out
 
 
-def test_the_doctor_names_what_is_wrong(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flarechat.cli import checks
+def test_the_doctor_finds_the_draft_head_and_tells_what_its_record_says(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", "print('{}')")
+    model = tiny.write(tmp_path / "tiny.gguf").path
+    path = heads.beside(model, paths.cache_dir(), note="\x1b[2J")
+    broken = heads.write(
+        tmp_path / "a-mtp.safetensors", heads.record([store.fingerprint(model)], format=9)
+    )
+    monkeypatch.setenv("FLARECHAT_MODEL", str(model))
 
+    mtp = json.loads(cli("doctor", "--json").out)["mtp"]
+    text = cli("doctor").out
+    record = heads.record()
+
+    assert {
+        "head": str(path),
+        "draft vocabulary": len(record["draft_vocabulary"]),
+        "layers": 1,
+        "parameters": sum(value.size for value in heads.tensors().values()),
+        "tokens": record["tokens"],
+        "acceptance": record["acceptance"],
+        "licence": "Apache-2.0",
+    } == {key: value for key, value in mtp.items() if key != "refused"}
+    assert [True] == [str(broken) in sentence for sentence in mtp["refused"]]
+    assert str(path) in text and '{"depth 1": 0.62}' in text
+
+
+def test_the_doctor_says_that_heads_are_off_or_that_the_one_asked_for_is_not_there(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", "print('{}')")
+    monkeypatch.setenv("FLARECHAT_MTP_FILE", "nothing")
+    missing = cli("doctor")
+    monkeypatch.setenv("FLARECHAT_NO_MTP", "1")
+    off = cli("doctor", "--json")
+
+    assert 2 == missing.code and "--mtp-file nothing does not exist." in missing.err
+    assert {"head": "off (--no-mtp)"} == json.loads(off.out)["mtp"]
+
+
+def test_the_doctor_names_what_is_wrong(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_DEVICE_PROBE", "import sys; sys.exit('no module named torch')")
     Path("flarechat.toml").write_text("colour = 1\n")
 

@@ -142,11 +142,13 @@ def test_models_are_listed_pulled_and_removed(cli: Cli, monkeypatch: pytest.Monk
     monkeypatch.setattr(models, "installed", lambda: [model])
     monkeypatch.setattr(models, "pull", lambda name, progress: path)
     monkeypatch.setattr(models, "remove", removed.append)
+    monkeypatch.setattr(models, "head_of", lambda model: "m-mtp.safetensors")
 
     listed, pulled = cli("models", "list"), cli("models", "pull", "m")
     kept, gone = cli("models", "rm", "m", stdin=b"n\n"), cli("models", "rm", "-y", "m")
 
-    assert ["m", "gguf", "98.4", "MB", "catalog", str(path)] == listed.out.split()[-6:]
+    shown = ["m", "gguf", "98.4", "MB", "catalog", "m-mtp.safetensors", str(path)]
+    assert shown == listed.out.split()[-7:]
     assert (0, f"{path}\n") == (pulled.code, pulled.out)
     assert (0, 0, ["m"]) == (kept.code, gone.code, removed)
     assert kept.err.endswith("m was kept.\n")

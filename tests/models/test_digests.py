@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from flarechat.models.digests import digest
+from flarechat.models.digests import digest, remembered
 
 
 def test_a_digest_is_computed_once_until_the_file_changes(tmp_path: Path) -> None:
@@ -23,6 +23,18 @@ def test_a_digest_is_computed_once_until_the_file_changes(tmp_path: Path) -> Non
     assert hashlib.sha256(b"one").hexdigest() == first == again
     assert hashlib.sha256(b"three").hexdigest() == changed
     assert [(3, 3), (5, 5)] == reads
+
+
+def test_a_digest_is_remembered_only_once_it_was_computed(tmp_path: Path) -> None:
+    path, cache = tmp_path / "model", tmp_path / "cache"
+    path.write_bytes(b"one")
+    before = remembered(path, cache)
+    value = digest(path, cache)
+    after = remembered(path, cache)
+    path.write_bytes(b"three")
+
+    assert ("", value, "") == (before, after, remembered(path, cache))
+    assert "" == remembered(tmp_path / "gone", cache)
 
 
 def test_a_damaged_note_is_not_believed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from flarechat.models import pull as pulling
 from flarechat.models.catalog import SMOLLM2
 from flarechat.models.digests import converted_path
 from flarechat.protocol import Sampling
-from tests.models import tiny
+from tests.models import heads, tiny
 
 
 def model_folder(path: Path) -> Path:
@@ -29,6 +29,12 @@ def model_folder(path: Path) -> Path:
     (path / "chat_template.jinja").write_text("{{ messages }}")
     save_file({"a": np.zeros((3, 4), np.float16), "b": np.zeros(5)}, path / "model.safetensors")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _no_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No head ships with flarechat here."""
+    monkeypatch.setattr(paths, "assets_dir", lambda: tmp_path / "assets")
 
 
 @pytest.fixture
@@ -119,6 +125,34 @@ def test_pulled_models_are_listed_and_removed_with_their_converted_form(pulled: 
     assert [] == store.installed()
     with pytest.raises(ModelError, match="'smollm2' is not on this machine"):
         store.remove("smollm2")
+
+
+def test_the_draft_head_of_a_pulled_model_is_known_without_reading_weights(pulled: Path) -> None:
+    folder = model_folder(hub.folder_of("org/tiny"))
+    catalog, pulled_folder = store.installed()
+    before = [store.head_of(catalog), store.head_of(pulled_folder)]
+    heads.write(pulled.with_name("mtp.safetensors"), heads.record([SMOLLM2.gguf_sha256]))
+    store.fingerprint(folder)
+    known = store.head_of(pulled_folder)
+    heads.write(folder / "tiny-mtp.safetensors", heads.record([store.fingerprint(folder)]))
+    named = [store.head_of(catalog), store.head_of(pulled_folder)]
+    (folder / "model.safetensors").unlink()
+
+    assert ["", "?"] == before
+    assert "" == known
+    assert ["mtp.safetensors", "tiny-mtp.safetensors"] == named
+    assert "?" == store.head_of(pulled_folder)
+
+
+def test_a_description_names_the_draft_head_and_why_another_is_not_used(tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "tiny.gguf").path
+    without = store.inspect(str(model)).mtp
+    path = heads.beside(model, paths.cache_dir(), draft_vocabulary=[1, 5])
+    found = store.inspect(str(model)).mtp
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert ("none", f"{path} (drafts 2 tokens)") == (without, found)
+    assert f"none The MTP file {path} is not used: it is cut off" in store.inspect(str(model)).mtp
 
 
 def test_a_gguf_is_described_from_its_header(tmp_path: Path) -> None:
