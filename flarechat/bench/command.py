@@ -65,7 +65,7 @@ def _compare(
     def report() -> None:
         rows = rows_of(measured.samples, arms, workloads)
         lines = arms_of(rows, measured.samples, arms)
-        print_report(console(), measured.model, rows, lines)
+        print_report(console(), measured.model, rows, lines, measured.left_out)
         body = {
             "model": measured.model,
             "settings": settings,
@@ -73,6 +73,7 @@ def _compare(
             "workloads": workloads,
             "repeats": repeats,
             "complete": measured.complete,
+            "left_out": measured.left_out,
             "rows": rows,
             "summary": lines,
             "samples": measured.samples,

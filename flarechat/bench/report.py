@@ -23,9 +23,13 @@ from flarechat.protocol import MAX_DRAFT_TOKENS, ModelInfo, SpeculationSummary
 SCHEMA = 1
 PLAIN_WIDTH = 120
 NOISE = 1.2
+DRAFT_COLUMNS = (
+    "rounds", "offered", "accepted", "emitted", "rate", "tok/round", "by source", "by depth, %",
+)  # fmt: skip
 IDENTITY = (
     "emitted = accepted + rounds - clipped; tok/round = emitted / rounds, the target's own token "
-    "included; ratio = tok/s over the off arm's, same prompt and same repeat"
+    "included; ratio = tok/s over the off arm's, same prompt and same repeat; by source: offered/"
+    "accepted/emitted; by depth: accepted of those offered at depth 1, 2, …"
 )
 
 
@@ -46,20 +50,26 @@ def table(title: str, columns: Sequence[str], left: int = 2) -> Table:
 
 
 def print_report(
-    out: Console, model: ModelInfo | None, rows: Sequence[Row], arms: Sequence[ArmSummary]
+    out: Console,
+    model: ModelInfo | None,
+    rows: Sequence[Row],
+    arms: Sequence[ArmSummary],
+    left_out: Sequence[str] = (),
 ) -> None:
     """All tables of a bench, whatever part of it was measured."""
     if model:
-        out.print(f"{model.name}  {model.dtype}  {model.device}  context {model.context}")
+        head = f"MTP head {model.mtp.file}" if model.mtp else "no MTP head"
+        out.print(f"{model.name}  {model.dtype}  {model.device}  context {model.context}  {head}")
     if not rows:
         out.print("Nothing was measured.")
         return
     out.print(_speed(rows))
     out.print(_answers(rows))
     out.print(_drafts(rows))
+    out.print(_arm_drafts(arms))
     out.print(_costs(arms))
     out.print(_arms(arms))
-    for line in remarks(rows, arms):
+    for line in (*_left_out(left_out), *remarks(rows, arms)):
         out.print(line)
     out.print(IDENTITY, style="dim")
 
@@ -88,19 +98,23 @@ def _answers(rows: Iterable[Row]) -> Table:
 
 
 def _drafts(rows: Iterable[Row]) -> Table:
-    made = table(
-        "Drafts",
-        ("workload", "arm", "rounds", "offered", "accepted", "emitted", "rate", "tok/round",
-         "by source", "by depth, %"),
-    )  # fmt: skip
+    made = table("Drafts", ("workload", "arm", *DRAFT_COLUMNS))
     for row in rows:
-        s = row.speculation
-        made.add_row(
-            row.workload, row.arm, str(s.rounds), str(s.offered), str(s.accepted), str(s.emitted),
-            f"{s.draft_acceptance_rate:.0%}" if s.offered else "-",
-            f"{s.mean_acceptance_length:.2f}", _by_source(s), _by_depth(s),
-        )  # fmt: skip
+        made.add_row(row.workload, row.arm, *_draft_cells(row.speculation))
     return made
+
+
+def _arm_drafts(arms: Iterable[ArmSummary]) -> Table:
+    made = table("Drafts of all workloads", ("arm", *DRAFT_COLUMNS), left=1)
+    for arm in arms:
+        made.add_row(arm.arm, *_draft_cells(arm.speculation))
+    return made
+
+
+def _draft_cells(s: SpeculationSummary) -> tuple[str, ...]:
+    rate = f"{s.draft_acceptance_rate:.0%}" if s.offered else "-"
+    counts = (str(s.rounds), str(s.offered), str(s.accepted), str(s.emitted))
+    return *counts, rate, f"{s.mean_acceptance_length:.2f}", _by_source(s), _by_depth(s)
 
 
 def _costs(arms: Iterable[ArmSummary]) -> Table:
@@ -133,8 +147,8 @@ def remarks(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[str]:
         lines.append(f"Worst row: {_extreme(worst)} with {worst.arm}.")
     if idle := sorted({row.arm for row in rows if row.note}):
         lines.append(
-            f"No ratio for {', '.join(idle)}: without copies only a draft head could offer drafts, "
-            "and none did, so these rounds were plain ones."
+            f"No ratio for {', '.join(idle)}: without copies only the MTP head could offer "
+            "drafts, and it offered none, so these rounds were plain ones."
         )
     lines.extend(_noise(arms))
     if looping := sorted({row.workload for row in rows if row.loops and not row.repetition_asked}):
@@ -145,6 +159,15 @@ def remarks(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[str]:
     if other := sorted({f"{row.arm}/{row.workload}" for row in rows if row.same_text is False}):
         lines.append(f"Text differs from off: {', '.join(other)}.")
     return lines
+
+
+def _left_out(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return [
+        f"Left out: {', '.join(names)}. The MTP head alone drafts there, and none is loaded; "
+        "`flarechat doctor` says why."
+    ]
 
 
 def _noise(arms: Iterable[ArmSummary]) -> list[str]:
@@ -177,7 +200,8 @@ def _extreme(row: Row | None) -> str:
 
 def _by_source(summary: SpeculationSummary) -> str:
     drafts = {n: s for n, s in summary.by_source.items() if s.offered}
-    return " ".join(f"{name} {s.accepted}/{s.offered}" for name, s in drafts.items()) or "-"
+    shown = (f"{n} {s.offered}/{s.accepted}/{s.emitted}" for n, s in drafts.items())
+    return " ".join(shown) or "-"
 
 
 def _by_depth(summary: SpeculationSummary) -> str:

@@ -39,10 +39,14 @@ Notice = Callable[[str], None]
 
 @dataclass(slots=True)
 class Measured:
-    """What a bench has so far; it grows while the bench runs, so an interrupt loses nothing."""
+    """What a bench has so far; it grows while the bench runs, so an interrupt loses nothing.
+
+    `left_out` names the arms that were not played, since no MTP head is loaded.
+    """
 
     model: ModelInfo | None = None
     samples: list[Sample] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     complete: bool = False
 
 
@@ -54,12 +58,12 @@ class Answer:
     finished: Finished
 
 
-def wait_ready(door: EngineDoor) -> ModelInfo:
+def wait_ready(door: EngineDoor) -> Ready:
     """Block until the engine takes requests; raise what stopped it."""
     while True:
         for event in door.wait(1.0):
             if isinstance(event, Ready):
-                return event.model
+                return event
             if isinstance(event, Failed):
                 raise event.error.exception()
 
@@ -111,15 +115,33 @@ def measure(
     notice: Notice,
 ) -> None:
     """Run every pass, adding samples to `into` as they come."""
+    said: set[str] = set()
     for repeat, arm in pass_order(arms, repeats):
+        if _is_left_out(arm, into):
+            continue
         notice(f"repeat {repeat + 1}/{repeats}  {arm.name}")
         door = doors()
         try:
-            into.model = wait_ready(door)
-            _play_pass(settings, door, into, arm, workloads, repeat, notice)
+            ready = wait_ready(door)
+            into.model = ready.model
+            for sentence in ready.notices:
+                if sentence not in said:
+                    said.add(sentence)
+                    notice(sentence)
+            if not _is_left_out(arm, into):
+                _play_pass(settings, door, into, arm, workloads, repeat, notice)
         finally:
             door.close()
     into.complete = True
+
+
+def _is_left_out(arm: Arm, into: Measured) -> bool:
+    """Whether the arm needs an MTP head and the model is known to have none; noted if so."""
+    if not arm.learned_only or into.model is None or into.model.mtp is not None:
+        return False
+    if arm.name not in into.left_out:
+        into.left_out.append(arm.name)
+    return True
 
 
 def _play_pass(

@@ -63,7 +63,7 @@ def measure_ui_tax(
     notice: Notice,
 ) -> None:
     """Answer `workload` both ways in every repeat, adding rates to `into`."""
-    model = wait_ready(door)
+    model = wait_ready(door).model
     plain = parse_arms(BASELINE, settings.speculation())[0].speculation
     build = Requests(settings, model, plain)
     ask(door, build.warm_up("warm-ui-tax"))

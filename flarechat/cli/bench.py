@@ -19,9 +19,13 @@ def bench(
     arms: Annotated[
         str,
         typer.Option(
-            "--arms", metavar="LIST", help="Ways of drafting to compare, joined by commas."
+            "--arms",
+            metavar="LIST",
+            help="Ways of drafting to compare, joined by commas: off, fixed-1 to fixed-7 (the MTP "
+            "head drafts so many), adaptive (the controller chooses), adaptive+history (and "
+            "copies). `fixed` is all seven, `all` all ten.",
         ),
-    ] = "off,fixed,adaptive,adaptive+history",
+    ] = "off,fixed-3,adaptive,adaptive+history",
     workload: Annotated[
         str,
         typer.Option(

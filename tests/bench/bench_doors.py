@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flarechat.errors import FlarechatError
-from flarechat.protocol import Event, Request, Speculation
-from tests.fakes import Play, ScriptedEngine, words
+from flarechat.protocol import Event, ModelInfo, Request, Speculation
+from tests.fakes import MODEL, Play, ScriptedEngine, words
 
 TEXT = "one two three four"
 PLAIN = words(TEXT)
 COPIED = (Play(("one ", "two ", "three "), width=3, source="history", ms=15.0), Play(("four",)))
+LEARNED = (Play(("one ", "two ", "three "), width=3, source="mtp", ms=15.0), Play(("four",)))
 
 
 def answer_for(speculation: Speculation) -> Iterable[Play]:
-    """Copies where they are allowed, plain rounds elsewhere: the scripted model has no head."""
-    copying = speculation.draft_tokens > 0 and speculation.history_drafts
-    return COPIED if copying else PLAIN
+    """Copies where they are allowed; else the head drafts, where the width is fixed: the scripted
+    controller never finds it worth its while.
+    """
+    if speculation.draft_tokens == 0:
+        return PLAIN
+    if speculation.history_drafts:
+        return COPIED
+    return PLAIN if speculation.adaptive or not speculation.mtp else LEARNED
 
 
 class ArmEngine(ScriptedEngine):
@@ -28,8 +34,12 @@ class ArmEngine(ScriptedEngine):
         interrupt_after: int | None = None,
         failure: FlarechatError | None = None,
         rounds_per_drain: int = 2,
+        model: ModelInfo = MODEL,
+        notices: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(rounds_per_drain=rounds_per_drain, failure=failure)
+        super().__init__(
+            rounds_per_drain=rounds_per_drain, failure=failure, model=model, notices=notices
+        )
         self.interrupt_after = interrupt_after
 
     def submit(self, request: Request) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from flarechat.bench.arms import NAMES, parse_arms
+from flarechat.bench.arms import DEFAULT, NAMES, parse_arms
+from flarechat.cli.bench import bench
 from flarechat.errors import SettingsError
 from flarechat.protocol import Speculation
 
@@ -24,7 +27,7 @@ def test_off_can_draft_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "adaptive", "history"),
-    [("fixed", False, True), ("adaptive", True, False), ("adaptive+history", True, True)],
+    [("adaptive", True, False), ("adaptive+history", True, True)],
 )
 def test_every_drafting_arm_keeps_the_width_and_the_rule(
     name: str, adaptive: bool, history: bool
@@ -36,10 +39,30 @@ def test_every_drafting_arm_keeps_the_width_and_the_rule(
     ) == (arm.speculation)
 
 
-def test_only_an_arm_without_copies_depends_on_a_learned_drafter() -> None:
-    arms = parse_arms(",".join(NAMES), BASE)
+def test_a_fixed_arm_drafts_its_number_with_the_head_alone() -> None:
+    arms = parse_arms("fixed", BASE)
 
-    assert ["adaptive"] == [arm.name for arm in arms if arm.learned_only]
+    assert [f"fixed-{count}" for count in range(1, 8)] == [arm.name for arm in arms]
+    for count, arm in enumerate(arms, start=1):
+        assert (
+            Speculation(
+                draft_tokens=count, adaptive=False, history_drafts=False, acceptance="match"
+            )
+            == arm.speculation
+        )
+
+
+def test_all_names_every_arm_and_the_default_a_few_of_them() -> None:
+    assert list(NAMES) == [arm.name for arm in parse_arms("all", BASE)]
+    assert 10 == len(NAMES)
+    assert 4 == len(parse_arms(DEFAULT, BASE))
+    assert DEFAULT == inspect.signature(bench).parameters["arms"].default
+
+
+def test_only_an_arm_without_copies_depends_on_a_learned_drafter() -> None:
+    arms = parse_arms("all", BASE)
+
+    assert ["off", "adaptive+history"] == [arm.name for arm in arms if not arm.learned_only]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +71,8 @@ def test_only_an_arm_without_copies_depends_on_a_learned_drafter() -> None:
         ("adaptiv", "--arms adaptiv is unknown."),
         ("", "--arms '' is unknown."),
         ("off,off", "--arms names off twice."),
+        ("fixed,fixed-3", "--arms names fixed-3 twice."),
+        ("fixed-8", "--arms fixed-8 is unknown."),
     ],
 )
 def test_a_wrong_list_is_refused(text: str, message: str) -> None:
@@ -59,4 +84,4 @@ def test_a_wrong_list_is_refused(text: str, message: str) -> None:
 
 def test_a_drafting_arm_without_drafts_is_refused() -> None:
     with pytest.raises(SettingsError, match="--mtp-draft-tokens is 0"):
-        parse_arms("off,fixed", Speculation(draft_tokens=0))
+        parse_arms("off,adaptive", Speculation(draft_tokens=0))

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from flarechat.bench.arms import DEFAULT
 from flarechat.bench.command import run_bench
 from flarechat.bench.ui_tax import UiTax
 from flarechat.config import Settings
 from flarechat.errors import EngineError, ModelError, SettingsError, StorageError
 from flarechat.protocol import ErrorInfo, Event, Failed
 from tests.bench.bench_doors import ArmEngine, Doors
-
-ALL_ARMS = "off,fixed,adaptive,adaptive+history"
+from tests.fakes import BARE
 
 
 def bench(doors: Any = None, **changed: Any) -> int:
     options: dict[str, Any] = {
-        "arms": ALL_ARMS,
+        "arms": DEFAULT,
         "workload": "chat,letter",
         "json_path": None,
         "replay": None,
@@ -46,13 +46,29 @@ def test_the_tables_go_to_stdout_and_the_progress_to_stderr(
         "Drafts",
         "1.60x",
         "no drafts",
-        "history 4/4",
+        "history 8/8/8",
         "Worst row",
         "emitted =",
     ):
         assert words in out
     assert "repeat 1/2  off" in err
     assert "repeat 1/2" not in out
+
+
+def test_the_head_is_named_with_its_drafts_or_the_arms_that_were_left_out_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench()
+    with_head = capsys.readouterr().out
+    bench(Doors(model=BARE), json_path=tmp_path / "result.json")
+    without = " ".join(capsys.readouterr().out.split())
+
+    assert "MTP head scripted-mtp.safetensors" in with_head
+    assert "mtp 8/8/8" in with_head and "Left out" not in with_head
+    assert "no MTP head" in without
+    assert "Left out: fixed-3, adaptive. The MTP head alone drafts there" in without
+    assert "mtp 8/8/8" not in without
+    assert ["fixed-3", "adaptive"] == json.loads((tmp_path / "result.json").read_text())["left_out"]
 
 
 def test_the_file_says_where_and_how_and_keeps_every_sample(tmp_path: Path) -> None:
@@ -85,9 +101,9 @@ def test_its_own_file_can_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
 
     assert 0 == code
-    assert "Replay of fixed" in out
+    assert "Replay of fixed-3" in out
     assert "Replay of off" not in out
-    assert ["fixed", "adaptive+history"] == [
+    assert ["fixed-3", "adaptive+history"] == [
         replay["label"] for replay in json.loads(verdicts.read_text())["replays"]
     ]
 

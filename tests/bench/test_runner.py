@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from flarechat.bench.arms import NAMES, parse_arms
+from flarechat.bench.arms import DEFAULT, parse_arms
 from flarechat.bench.runner import WARM_UP, Measured, measure, pass_order
 from flarechat.bench.workloads import load_workloads
 from flarechat.config import Settings
 from flarechat.errors import ModelError
 from flarechat.protocol import Request
 from tests.bench.bench_doors import Doors
+from tests.fakes import BARE
 
 SETTINGS = Settings(seed=40, temperature=0.5)
-ARMS = parse_arms(",".join(NAMES), SETTINGS.speculation())
+ARMS = parse_arms(DEFAULT, SETTINGS.speculation())
 WORKLOADS = load_workloads("chat,code")
 
 
@@ -30,7 +31,14 @@ def counted(doors: Doors) -> list[Request]:
 def test_the_arms_turn_round_from_repeat_to_repeat() -> None:
     order = [(repeat, arm.name) for repeat, arm in pass_order(ARMS[:2], 3)]
 
-    assert [(0, "off"), (0, "fixed"), (1, "fixed"), (1, "off"), (2, "off"), (2, "fixed")] == order
+    assert [
+        (0, "off"),
+        (0, "fixed-3"),
+        (1, "fixed-3"),
+        (1, "off"),
+        (2, "off"),
+        (2, "fixed-3"),
+    ] == order
 
 
 def test_every_pass_has_an_engine_of_its_own_so_that_no_answer_is_copied_from_an_arm() -> None:
@@ -40,6 +48,21 @@ def test_every_pass_has_an_engine_of_its_own_so_that_no_answer_is_copied_from_an
 
     assert 8 == len(doors.opened)
     assert all(engine.closed for engine in doors.opened)
+
+
+def test_arms_of_the_head_alone_are_left_out_where_none_is_loaded() -> None:
+    doors = Doors(model=BARE, notices=("No head.",))
+    said: list[str] = []
+    into = Measured()
+    arms = parse_arms("adaptive,off,fixed-3,adaptive+history", SETTINGS.speculation())
+    measure(SETTINGS, arms, WORKLOADS, 2, doors=doors, into=into, notice=said.append)
+
+    assert ["adaptive", "fixed-3"] == into.left_out
+    assert {"off", "adaptive+history"} == {sample.arm for sample in into.samples}
+    assert 8 == len(into.samples) and 5 == len(doors.opened)
+    assert all(engine.closed for engine in doors.opened)
+    assert 1 == said.count("No head.")
+    assert into.complete
 
 
 def test_every_engine_warms_up_once_and_nobody_counts_it() -> None:

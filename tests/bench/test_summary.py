@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flarechat.bench.arms import NAMES, parse_arms
+from flarechat.bench.arms import DEFAULT, parse_arms
 from flarechat.bench.report import remarks
 from flarechat.bench.runner import Measured, measure
 from flarechat.bench.samples import Sample
@@ -16,7 +16,7 @@ from flarechat.config import Settings
 from tests.bench.bench_doors import TEXT, Doors
 
 SETTINGS = Settings(seed=1)
-ARMS = parse_arms(",".join(NAMES), SETTINGS.speculation())
+ARMS = parse_arms(DEFAULT, SETTINGS.speculation())
 WORKLOADS = load_workloads("chat,repeat")
 
 
@@ -37,7 +37,7 @@ def test_a_ratio_is_paired_with_the_same_repeat(samples: list[Sample]) -> None:
         for s in samples
     ]
 
-    fixed = row(rows_of(slow, ARMS, WORKLOADS), "chat", "fixed")
+    fixed = row(rows_of(slow, ARMS, WORKLOADS), "chat", "fixed-3")
 
     # COPIED emits 4 tokens in 25 ms, PLAIN 4 in 40 ms; a machine ten times slower changes nothing.
     assert fixed.ratio is not None
@@ -80,16 +80,16 @@ def test_an_arm_with_copies_that_found_none_still_gets_its_ratio(samples: list[S
 
 def test_text_is_compared_with_the_baseline_of_the_same_repeat(samples: list[Sample]) -> None:
     changed = [
-        replace(s, text="other") if (s.arm, s.repeat) == ("fixed", 1) else s for s in samples
+        replace(s, text="other") if (s.arm, s.repeat) == ("fixed-3", 1) else s for s in samples
     ]
 
     rows = rows_of(changed, ARMS, WORKLOADS)
 
     assert TEXT == samples[0].text
     assert (None, False, True) == tuple(
-        row(rows, "chat", arm).same_text for arm in ("off", "fixed", "adaptive+history")
+        row(rows, "chat", arm).same_text for arm in ("off", "fixed-3", "adaptive+history")
     )
-    assert "Text differs from off: fixed/chat, fixed/repeat." in remarks(rows, [])
+    assert "Text differs from off: fixed-3/chat, fixed-3/repeat." in remarks(rows, [])
 
 
 def test_a_looping_answer_is_pointed_out_unless_it_was_asked_for(samples: list[Sample]) -> None:
@@ -114,13 +114,13 @@ def test_without_the_baseline_there_is_no_ratio(samples: list[Sample]) -> None:
 def test_the_worst_row_is_named(samples: list[Sample]) -> None:
     slowed = [
         replace(s, timings=replace(s.timings, tokens_per_second=50.0))
-        if (s.workload, s.arm) == ("repeat", "fixed")
+        if (s.workload, s.arm) == ("repeat", "fixed-3")
         else s
         for s in samples
     ]
     rows = rows_of(slowed, ARMS, WORKLOADS)
 
-    assert "Worst row: 0.50x repeat with fixed." in remarks(rows, arms_of(rows, slowed, ARMS))
+    assert "Worst row: 0.50x repeat with fixed-3." in remarks(rows, arms_of(rows, slowed, ARMS))
 
 
 def test_a_busy_machine_is_told_by_plain_rounds_that_cost_more_in_another_arm(
@@ -129,7 +129,7 @@ def test_a_busy_machine_is_told_by_plain_rounds_that_cost_more_in_another_arm(
     def busy(factor: float) -> list[str]:
         shown = [
             replace(s, rounds=tuple(replace(r, ms=r.ms * factor) for r in s.rounds))
-            if s.arm == "fixed"
+            if s.arm == "fixed-3"
             else s
             for s in samples
         ]
