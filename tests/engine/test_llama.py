@@ -87,6 +87,31 @@ def test_logits_equal_transformers_to_1e_5(overrides: dict[str, Any], splits: in
     )
 
 
+@pytest.mark.parametrize("taps", [(2,), (1,), (1, 2), (2, 1, 2)])
+def test_the_hidden_states_are_the_raw_outputs_of_the_tapped_layers(taps: tuple[int, ...]) -> None:
+    theirs = reference()
+    seen = {}
+    for number, layer in enumerate(theirs.model.layers, 1):
+        layer.register_forward_hook(lambda _m, _i, out, n=number: seen.update({n: out}))
+    ours = load(
+        theirs.config.to_dict(), theirs.state_dict(), slots=1, context=CONTEXT, dtype="float32",
+        device=CPU,
+    )  # fmt: skip
+    ours.taps = taps
+    tokens = [3, 1, 4, 1, 5, 9]
+    theirs(torch.tensor([tokens]), use_cache=False)
+    pool = SlotPool(1, CONTEXT, ours.vocabulary, CPU)
+    pool.open(0, tokens, sampling=Sampling(), seed=0, match=True, budget=1, eos=())
+    lanes, plan = Lanes(pool, (0,)), Plan(len(tokens) - 1, CONTEXT, LawShape(1))
+    expected = torch.cat([seen[tap] for tap in taps], dim=-1)
+
+    for rows in (
+        ours.prefill(lanes.for_prefill(), torch.tensor([tokens]), plan),
+        ours.verify(lanes.for_prefill(), torch.tensor([tokens]), plan)[0],
+    ):
+        torch.testing.assert_close(rows, expected, atol=1e-3, rtol=1e-5)
+
+
 @pytest.mark.skipif(not packed_half_available(), reason="this torch has no packed fp16 kernel")
 def test_packed_weights_round_like_fp16_and_rows_do_not_depend_on_their_company() -> None:
     torch.manual_seed(2)

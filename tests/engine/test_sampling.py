@@ -137,3 +137,38 @@ def test_probabilities_of_tokens_outside_the_candidates_are_zero() -> None:
 
     assert [0.0] * (V - 3) == probs[: V - 3]
     assert math.isclose(1.0, sum(probs), rel_tol=1e-5)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    samplings=st.lists(samplings, min_size=1, max_size=2),
+    prompt=tokens,
+    generated=st.lists(st.integers(0, V - 1), max_size=5),
+    drafts=st.lists(st.integers(0, V - 1), max_size=4),
+    width=st.integers(1, 3),
+    ids=st.sets(st.integers(0, V - 1), min_size=1).map(sorted),
+    seed=st.integers(0, 999),
+)
+def test_a_drafters_few_tokens_have_the_law_of_a_vocabulary_without_the_others(
+    samplings: list[Sampling],
+    prompt: list[int],
+    generated: list[int],
+    drafts: list[int],
+    width: int,
+    ids: list[int],
+    seed: int,
+) -> None:
+    lanes = lanes_for(*samplings, prompt=prompt, generated=generated)
+    count, first = len(samplings), max(len(drafts) - width + 1, 0)
+    few = 3 * torch.randn(count, width, len(ids), generator=torch.Generator().manual_seed(seed))
+    drafted = torch.tensor([drafts] * count, dtype=torch.int64).reshape(count, len(drafts))
+    shape = LawShape.of(samplings, V)
+    law = target_law(few, lanes, drafted, shape, first=first, vocabulary=torch.tensor(ids))
+    logits = torch.full((count, width, V), float("-inf"))
+    logits[..., ids] = few
+
+    for lane, sampling in enumerate(samplings):
+        for row in range(width):
+            said = generated + drafts[: first + row]
+            expected = expected_law(logits[lane, row], sampling, prompt, said)
+            torch.testing.assert_close(dense(law, lane, row), expected, atol=2e-6, rtol=1e-4)

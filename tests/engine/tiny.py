@@ -30,11 +30,13 @@ PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 CPU = torch.device("cpu")
 
 
-def reference(seed: int = 0, *, tied: bool = True, spread: float = 0.6) -> LlamaForCausalLM:
+def reference(
+    seed: int = 0, *, tied: bool = True, spread: float = 0.6, vocabulary: int = VOCABULARY
+) -> LlamaForCausalLM:
     """A random two-layer llama whose logits are well apart."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -203,9 +205,10 @@ class Bench:
         ]
 
 
-def bench(of: LlamaForCausalLM, *, slots: int = 4) -> Bench:
+def bench(of: LlamaForCausalLM, *, slots: int = 4, dtype: str = "float32") -> Bench:
     """A bench without a drafter; set `executor.drafter` for a scripted one."""
-    pool, model = SlotPool(slots, CONTEXT, VOCABULARY, CPU), target(of, slots=slots)
+    pool = SlotPool(slots, CONTEXT, of.config.vocab_size, CPU)
+    model = target(of, slots=slots, dtype=dtype)
     return Bench(pool, model, EagerExecutor(model, NoDrafter(slots, CPU)))
 
 
