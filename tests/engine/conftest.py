@@ -75,3 +75,18 @@ def desk(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         return Desk(tiny_gguf, cache, **{"dtype": "float32", **boot})
 
     return make
+
+
+@pytest.fixture
+def learned_desk(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Desk]:
+    """Engines on a softened tiny model, with a good draft head unless `mtp` is False."""
+    from tests.engine.learned import LearnedDesk, write_head
+
+    cache = tmp_path_factory.getbasetemp() / "tiny-cache"
+    cache.mkdir(exist_ok=True)
+    head = write_head(tmp_path_factory.mktemp("head"), tiny_gguf, cache)
+
+    def make(**boot: object) -> Desk:
+        return LearnedDesk(tiny_gguf, cache, **{"mtp_file": str(head), **boot})
+
+    return make
