@@ -17,6 +17,7 @@ from transformers import LlamaForCausalLM
 
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.plan import LawShape
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes
 from flarechat.protocol import MAX_DRAFT_TOKENS, Sampling
 from tests.engine.mtp_reference import (
     RECORDS,
@@ -213,6 +214,18 @@ def test_a_finished_and_an_idle_lane_touch_nothing(
         for slot in (0, 2, 3):
             assert torch.equal(before[name].movedim(-2, 1)[slot, :real], rows[slot]), name
         assert not torch.equal(before[name].movedim(-2, 1)[1, :real], rows[1])
+
+
+def test_rows_that_are_not_a_lanes_own_go_to_scratch(model: LlamaForCausalLM) -> None:
+    made, _ = workbench(model)
+    made.open(0, (5,))
+    made.open(1, PROMPT)
+    lanes, scratch = Lanes(made.pool, (0, 1, 2)), CONTEXT + SCRATCH_ROWS
+    spare = [scratch, scratch + 1, scratch + 2]
+
+    assert [[scratch, 0, 1], [6, 7, 8], spare] == lanes.cache_rows(3, -1).tolist()
+    assert [[0, 1, 2], [7, 8, 9], spare] == lanes.cache_rows(3).tolist()
+    assert [0, 1, 2] == lanes.for_prefill().cache_rows(3)[2].tolist()
 
 
 def test_addresses_stay_fixed(model: LlamaForCausalLM, truth: dict[int, list[int]]) -> None:

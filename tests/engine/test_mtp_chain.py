@@ -76,6 +76,22 @@ def test_greedy_chains_equal_a_plain_chain_and_go_on_from_copies(
             assert expected == got.tokens[lane].tolist()
 
 
+def test_a_lane_offers_its_copy_and_the_chain_as_deep_as_it_may_go() -> None:
+    made, _ = workbench(reference())
+    limits, copies = (3, 3, 3, 0), {0: [1], 1: [1] * 5, 2: [], 3: [1, 2]}
+    for slot in range(4):
+        made.open(slot, PROMPTS[slot], mtp=slot != 3)
+    drafter, lanes = made.executor.drafter, Lanes(made.pool, range(4))
+    assert isinstance(drafter, MtpDrafter)
+    learned = [drafter.stage(slot, 3).learned for slot in range(4)]
+    wide = drafter.extend(lanes, Plan(6, CONTEXT, LawShape(1), "match"), staged(4, 6, copies))
+    narrow = drafter.extend(lanes, Plan(2, CONTEXT, LawShape(1), "match"), staged(4, 2, copies))
+
+    assert list(limits) == learned
+    assert [3, 5, 3, 2] == wide.offered.tolist()
+    assert [2, 2, 2, 2] == narrow.offered.tolist()
+
+
 def choice(forced: list[int]) -> Any:
     return lambda step, row: forced[step] if step < len(forced) else int(row.argmax())
 

@@ -129,6 +129,19 @@ def test_rows_made_later_equal_rows_absorbed_at_once(model: LlamaForCausalLM) ->
         torch.testing.assert_close(rows[0, :, : len(tokens) - 2], rows[1, :, : len(tokens) - 2])
 
 
+def test_a_plan_without_absorption_runs_no_block_of_the_head(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, head = workbench(model)
+    ran = spy(monkeypatch, drafter_of(made))
+    made.open(0, mtp=False)
+    tokens = [*PROMPT, *made.play((0,), 0, absorb=False)[0].tokens]
+
+    assert [] == ran
+    assert not any(bool(rows.any()) for rows in drafter_of(made).kv.tensors().values())
+    assert_draft_state(made, head, 0, tokens, rows=0)
+
+
 @pytest.mark.parametrize("restored", [0, 1, 2, 7])
 def test_a_restored_prefix_of_any_length_is_continued(
     model: LlamaForCausalLM, restored: int
