@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flarechat.config import Settings
@@ -117,19 +118,16 @@ def info_text(screen: ChatScreen) -> str:
             f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:.0f} M parameters)",
             f"runs     {model.dtype} on {model.device}, context {model.context}",
             f"digest   {model.fingerprint[:16]}, template {model.template_digest}",
-            f"mtp      {_mtp_text(model) or bridge.mtp_off}",
+            *(f"mtp      {line}" for line in _mtp_lines(model, bridge.mtp_off, bridge.notices)),
             f"session  {name}",
-            *bridge.notices,
         ]
     )
 
 
-def _mtp_text(model: ModelInfo) -> str:
-    """The loaded draft head, "" without one."""
+def _mtp_lines(model: ModelInfo, off: str, notices: Sequence[str]) -> list[str]:
+    """The loaded draft head, or why there is none, and what was said of others."""
     head = model.mtp
     if head is None:
-        return ""
-    return (
-        f"{head.file} ({head.parameters / 1e6:.1f} M parameters, "
-        f"drafts {head.draft_vocabulary} of {model.vocabulary} tokens)"
-    )
+        return list(notices) or [off]
+    facts = f"{head.parameters / 1e6:.1f} M parameters, {head.draft_vocabulary} draft tokens"
+    return [f"{head.file} ({facts}){', ' if off else ''}{off}", *notices]

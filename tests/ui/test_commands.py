@@ -48,6 +48,21 @@ async def test_set_changes_the_next_turn() -> None:
 
 
 @played
+async def test_set_takes_a_name_alone_and_says_what_is_missing() -> None:
+    async with chatting(size=(100, 40)) as chat:
+        for line in ("/set mtp off", "/set temperature 0.5", "/set temperature", "/set parameter"):
+            await chat.say(line)
+        await chat.say("/set mtp")
+        await chat.say("/set mpt off")
+        await chat.beat()
+
+        assert (False, None) == (chat.bridge.settings.mtp, chat.bridge.settings.temperature)
+        assert "/set parameter is incomplete. Write /set NAME VALUE" in chat.text
+        assert "mtp '' is not legal. Give on, off." in chat.text
+        assert "mpt is not a parameter. Did you mean mtp?" in chat.text
+
+
+@played
 async def test_set_refuses_what_is_out_of_range_or_unknown_and_changes_nothing() -> None:
     async with chatting() as chat:
         before = chat.bridge.settings

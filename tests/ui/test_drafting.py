@@ -112,7 +112,7 @@ def test_without_a_head_its_row_says_why(mtp: bool, notices: tuple[str, ...], sa
 
             assert said == before == mtp_row(chat)
             assert f"{said}, history drafts on" in notes(chat)
-            assert f"mtp {said}" in notes(chat)
+            assert f"mtp {' '.join(notices) or said}" in notes(chat)
             assert "SPEC OFF" not in chat.text
 
     run()
@@ -159,7 +159,7 @@ async def test_mtp_is_switched_for_the_next_turn_while_its_head_stays_loaded() -
         await chat.beat()
 
         assert [(False, "off (/set mtp on)"), (True, "0        0       0    -")] == seen
-        assert "scripted-mtp.safetensors (0.1 M parameters, drafts 128 of 256 tokens)" in notes(
+        assert "mtp scripted-mtp.safetensors (0.1 M parameters, 128 draft tokens) session" in notes(
             chat
         )
 

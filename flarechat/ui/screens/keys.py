@@ -66,13 +66,14 @@ TERMS = (
 )
 
 DRAFTING = (
-    ("MTP", "a small learned head drafts token after token from the model's own state"),
+    ("MTP", "a small learned head drafts in a chain from the model's own state"),
     ("copies", "text that stood before is drafted where it seems to come again"),
     ("--no-mtp", "start without a head; nothing of one is loaded"),
     ("--mtp-file PATH", "a head to try before the one that is found"),
     ("/set mtp on|off", "draft with the loaded head in the next turn, or leave it out"),
     ("--mtp-draft-tokens N", "most drafts a round; copies and head share them"),
     ("--no-history-drafts", "draft no copies"),
+    ("/spec on", "a fixed number of drafts instead of the controller's choice"),
 )
 
 
