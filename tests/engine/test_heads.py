@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flarechat.engine import boot as booting
 from flarechat.engine import heads as loading
@@ -152,6 +154,47 @@ def test_a_head_asked_for_that_is_for_another_model_is_named_with_both_fingerpri
         f"The MTP file {asked} is not used: this model is {digest(model, cache)[:16]}, and the "
         f"file is for {heads.TARGET[:16]}.",
     ) == ready(desk).notices
+
+
+@pytest.fixture(scope="module")
+def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Any]:
+    """A tiny model file, its digest and its target, loaded once."""
+    folder = tmp_path_factory.mktemp("fuzzed")
+    path = tiny.write(folder / "tiny.gguf").path
+    checkpoint = booting.load_checkpoint(path, folder, lambda *step: None, supported=("llama",))
+    target = llama.load(
+        checkpoint.config, checkpoint.tensors, slots=1, context=128, dtype="float32",
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    return path, checkpoint.fingerprint, target
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=3)), max_size=3),
+    st.floats(0.9, 1),
+)
+def test_no_byte_of_a_head_file_stops_the_model(
+    tiny_target: tuple[Path, str, Any], changes: list[tuple[float, bytes]], kept: float
+) -> None:
+    path, fingerprint, target = tiny_target
+    data = bytearray(heads.content(heads.record([fingerprint])))
+    header = 8 + int.from_bytes(data[:8], "little")
+    for share, new in changes:
+        at = int(share * (header - 4))
+        data[at : at + len(new)] = new
+    path.with_name("mtp.safetensors").write_bytes(data[: int(kept * len(data))])
+    setup = loading.Setup(
+        device=torch.device("cpu"), dtype="float32", lanes=1, context=128, available=1 << 40
+    )
+    said: list[str] = []
+    boot = Boot(model=str(path), cache="")
+    alone = llama.price(target.args, 1, 128, "float32")
+    loaded = loading.load_head(boot, llama, target, fingerprint, alone, setup, said.append)
+
+    assert loaded is None or [] == said
+    assert len(said) <= 1
+    assert changes or kept < 1 or loaded is not None
 
 
 def prices(model: Path, cache: Path, context: int) -> tuple[int, int]:
