@@ -169,9 +169,10 @@ class Controller:
         if self._since_probe < self._probe_every:
             return None
         ages = {
-            option: self.costs.age(option.key)
+            option: age
             for option in _looks(options, best)
             if self._loss(option, best) <= self._probe_ms
+            and ((age := self.costs.age(option.key)) is None or age >= self._probe_every)
         }
         if not ages:
             return None

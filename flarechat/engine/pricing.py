@@ -12,6 +12,7 @@ from typing import Any
 SURVIVAL_PRIOR = {
     "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6, "mtp": 0.62,
 }  # fmt: skip
+_PRIOR_COUNT = 4
 _SURVIVAL_FLOOR_RATE = 0.08
 # A chain drafts every round: a shorter memory would make its rates stray far enough to drop it.
 _SURVIVAL_FLOOR_RATES = {"mtp": 0.04}
@@ -66,7 +67,7 @@ class Survival:
         means = self.means.get(kind, [])
         for depth in range(depths):
             if depth < len(means):
-                weight = min(means[depth].count, 4) / 4
+                weight = means[depth].count / (means[depth].count + _PRIOR_COUNT)
                 rate = weight * means[depth].value + (1 - weight) * rate
             rates.append(rate)
         return rates
@@ -153,13 +154,17 @@ class CostTable:
         then at most a quarter above what its neighbours make likely.
 
         A sample is clamped to a quarter around the mean; one four times the mean is a stall and
-        does not count, until so many come in a row that they are the truth.
+        does not count, until so many come in a row that they are the truth. A class that only
+        probes saw for long goes on from what they found.
         """
         self.rounds += 1
         likely = None if settled else self.ms(key)
         mean = (self.probes if probe else self.ordinary).setdefault(key, Mean())
         if mean.count and not settled:
             return
+        newer = None if probe else self._newer(key)
+        if newer is not None:
+            mean.value, mean.count = newer.value, 1
         if mean.count and ms > _STALL * mean.value:
             mean.stalls += 1
             if mean.stalls < _STALLS_BELIEVED:
@@ -190,13 +195,17 @@ class CostTable:
         return min(self.rounds - m.seen for m in means) if means else None
 
     def _measured(self, key: CostKey) -> float | None:
-        mean, probe = self.ordinary.get(key), self.probes.get(key)
+        mean = self._newer(key) or self.ordinary.get(key)
         if mean is None or not mean.count:
-            return probe.value if probe is not None and probe.count else None
-        stale = self.rounds - mean.seen > _STALE_ROUNDS
-        if stale and probe is not None and probe.count >= _TRUSTED_PROBES:
-            return probe.value if probe.seen > mean.seen else mean.value
-        return mean.value
+            mean = self.probes.get(key)
+        return mean.value if mean is not None and mean.count else None
+
+    def _newer(self, key: CostKey) -> Mean | None:
+        """The probes' mean, where it is to be believed in place of an ordinary one that is old."""
+        mean, probe = self.ordinary.get(key), self.probes.get(key)
+        if mean is None or not mean.count or probe is None or probe.count < _TRUSTED_PROBES:
+            return None
+        return probe if self.rounds - mean.seen > _STALE_ROUNDS and probe.seen > mean.seen else None
 
     def _nearest(self, key: CostKey) -> tuple[CostKey, float] | None:
         """The closest measured class of as many lanes."""

@@ -30,8 +30,19 @@ def test_depths_never_reached_lean_on_the_ones_before_and_on_the_prior() -> None
     for _ in range(50):
         survival.observe(("history8", "history8", "mtp"), 3)
 
-    assert pytest.approx([0.62, 0.62, 1.0, 1.0]) == survival.rates("mtp", 4)
+    sure = (50 * 1.0 + 4 * 0.62) / 54
+    assert pytest.approx([0.62, 0.62, sure, sure]) == survival.rates("mtp", 4)
     assert pytest.approx([1.0, 1 + 0.62]) == survival.expected(("mtp",))
+
+
+def test_a_run_of_bad_luck_does_not_drop_the_chain() -> None:
+    survival = Survival()
+    for place in range(300):
+        survival.observe(("mtp",), int(place % 5 < 3))
+    for _ in range(8):
+        survival.observe(("mtp",), 0)
+
+    assert 0.35 < survival.rates("mtp", 1)[0] < 0.5
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -48,6 +59,21 @@ def test_rounds_without_the_chain_are_priced_from_those_with_it_and_back(measure
     assert plain[0] == chain[0]
     assert all(p < c for p, c in zip(plain[1:], chain[1:], strict=True))
     assert all(c < p * 1.4 for p, c in zip(plain, chain, strict=True))
+
+
+def test_a_price_that_only_probes_saw_for_long_goes_on_from_theirs() -> None:
+    table, key, other = CostTable(), CostKey(1, 8, 512), CostKey(1, 2, 512)
+    for _ in range(10):
+        table.observe(key, 200.0, settled=True, probe=False)
+    for _ in range(5):
+        for _ in range(70):
+            table.observe(other, 40.0, settled=True, probe=False)
+        table.observe(key, 50.0, settled=True, probe=True)
+    believed = table.ms(key)
+    table.observe(key, 50.0, settled=True, probe=False)
+
+    assert believed is not None and 50.0 <= believed < 60.0
+    assert pytest.approx(believed, abs=5.0) == table.ms(key)
 
 
 def test_the_chain_is_a_price_class_of_its_own() -> None:

@@ -46,7 +46,7 @@ def informed(survival: dict[str, list[float]], ms: Sequence[float], lanes: int) 
     controller.load(
         {
             "device": "cpu",
-            "survival": {kind: [[rate, 50] for rate in row] for kind, row in survival.items()},
+            "survival": {kind: [[rate, 10**9] for rate in row] for kind, row in survival.items()},
             "costs": {name: [value, 50] for name, value in zip(names, ms, strict=True)},
         }
     )
@@ -84,7 +84,9 @@ def test_it_picks_the_best_of_all_ways_and_widths(
     gains = brute(offered, survival, ms)
     choice = informed(survival, ms, len(offered)).choose(offered, CONTEXT)
 
-    assert pytest.approx(max(gains.values())) == gains[choice.drafting, choice.draft_tokens]
+    assert (
+        pytest.approx(max(gains.values()), rel=1e-4) == gains[choice.drafting, choice.draft_tokens]
+    )
 
 
 @settings(deadline=None)
@@ -255,7 +257,10 @@ def test_probes_look_at_other_ways_and_stay_within_their_budget() -> None:
     spent = sum(slow_chain(c.draft_tokens + 1, runs_chain(c.drafting)) for c in choices)
     full = sum(slow_chain(c.draft_tokens + 1, runs_chain(c.drafting)) for c in probes)
 
+    ages = [int(c.reason.split()[-3]) for c in probes if "never" not in c.reason]
+
     assert {"mtp", "none"} <= {choice.drafting for choice in probes}
+    assert min(ages) >= 8
     assert full < 0.03 * spent
     assert len(probes) <= 20
 
