@@ -120,7 +120,7 @@ def _mtp(settings: Settings) -> dict[str, Any]:
     would not; a model's digest is computed the first time.
     """
     from flarechat.launch import mtp_file
-    from flarechat.models import sidecars, store
+    from flarechat.models import inspection, sidecars, store
 
     if not settings.mtp:
         return {"head": "off (--no-mtp)"}
@@ -131,7 +131,7 @@ def _mtp(settings: Settings) -> dict[str, Any]:
         return {"head": None}
     refused: list[str] = []
     found = sidecars.find(
-        path, store.fingerprint(path), explicit=Path(asked) if asked else None,
+        path, inspection.fingerprint(path), explicit=Path(asked) if asked else None,
         refused=refused.append,
     )  # fmt: skip
     facts: dict[str, Any] = {"refused": refused} if refused else {}

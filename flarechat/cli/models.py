@@ -19,10 +19,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A model's name, as `l
 @app.command("list", cls=GroupedCommand)
 def list_models() -> None:
     """List the models that are here."""
-    from flarechat.models import store
+    from flarechat.models import inspection, store
 
     rows = [
-        (m.name, m.kind, size(m.bytes), m.source, store.head_of(m) or "-", str(m.path))
+        (m.name, m.kind, size(m.bytes), m.source, inspection.head_of(m) or "-", str(m.path))
         for m in store.installed()
     ]
     if not rows:
@@ -50,9 +50,9 @@ def inspect(
     """Say what a model is, without loading it."""
     import dataclasses
 
-    from flarechat.models import store
+    from flarechat.models import inspection
 
-    facts = dataclasses.asdict(store.inspect(model))
+    facts = dataclasses.asdict(inspection.inspect(model))
     rows = [(name.replace("_", " "), str(value)) for name, value in facts.items()]
     print_table(("FIELD", "VALUE"), rows)
 

@@ -9,7 +9,7 @@ import pytest
 
 from flarechat import __version__, paths
 from flarechat.cli import checks
-from flarechat.models import store
+from flarechat.models import inspection
 from tests.cli.conftest import Cli
 from tests.models import heads, tiny
 
@@ -40,7 +40,7 @@ def test_the_doctor_finds_the_draft_head_and_tells_what_its_record_says(
     model = tiny.write(tmp_path / "tiny.gguf").path
     path = heads.beside(model, paths.cache_dir(), note="\x1b[2J")
     broken = heads.write(
-        tmp_path / "a-mtp.safetensors", heads.record([store.fingerprint(model)], format=9)
+        tmp_path / "a-mtp.safetensors", heads.record([inspection.fingerprint(model)], format=9)
     )
     monkeypatch.setenv("FLARECHAT_MODEL", str(model))
 

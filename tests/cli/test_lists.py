@@ -134,6 +134,7 @@ def test_an_open_session_is_not_removed(cli: Cli) -> None:
 
 
 def test_models_are_listed_pulled_and_removed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flarechat.models import inspection
     from flarechat.models import store as models
 
     path = paths.models_dir() / "m.gguf"
@@ -142,7 +143,7 @@ def test_models_are_listed_pulled_and_removed(cli: Cli, monkeypatch: pytest.Monk
     monkeypatch.setattr(models, "installed", lambda: [model])
     monkeypatch.setattr(models, "pull", lambda name, progress: path)
     monkeypatch.setattr(models, "remove", removed.append)
-    monkeypatch.setattr(models, "head_of", lambda model: "m-mtp.safetensors")
+    monkeypatch.setattr(inspection, "head_of", lambda model: "m-mtp.safetensors")
 
     listed, pulled = cli("models", "list"), cli("models", "pull", "m")
     kept, gone = cli("models", "rm", "m", stdin=b"n\n"), cli("models", "rm", "-y", "m")

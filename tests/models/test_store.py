@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from flarechat import paths
 from flarechat.errors import ModelError
-from flarechat.models import hub, store
+from flarechat.models import hub, inspection, store
 from flarechat.models import pull as pulling
 from flarechat.models.catalog import SMOLLM2
 from flarechat.models.digests import converted_path
@@ -130,34 +130,36 @@ def test_pulled_models_are_listed_and_removed_with_their_converted_form(pulled: 
 def test_the_draft_head_of_a_pulled_model_is_known_without_reading_weights(pulled: Path) -> None:
     folder = model_folder(hub.folder_of("org/tiny"))
     catalog, pulled_folder = store.installed()
-    before = [store.head_of(catalog), store.head_of(pulled_folder)]
+    before = [inspection.head_of(catalog), inspection.head_of(pulled_folder)]
     heads.write(pulled.with_name("mtp.safetensors"), heads.record([SMOLLM2.gguf_sha256]))
-    store.fingerprint(folder)
-    known = store.head_of(pulled_folder)
-    heads.write(folder / "tiny-mtp.safetensors", heads.record([store.fingerprint(folder)]))
-    named = [store.head_of(catalog), store.head_of(pulled_folder)]
+    inspection.fingerprint(folder)
+    known = inspection.head_of(pulled_folder)
+    heads.write(folder / "tiny-mtp.safetensors", heads.record([inspection.fingerprint(folder)]))
+    named = [inspection.head_of(catalog), inspection.head_of(pulled_folder)]
     (folder / "model.safetensors").unlink()
 
     assert ["", "?"] == before
     assert "" == known
     assert ["mtp.safetensors", "tiny-mtp.safetensors"] == named
-    assert "?" == store.head_of(pulled_folder)
+    assert "?" == inspection.head_of(pulled_folder)
 
 
 def test_a_description_names_the_draft_head_and_why_another_is_not_used(tmp_path: Path) -> None:
     model = tiny.write(tmp_path / "tiny.gguf").path
-    without = store.inspect(str(model)).mtp
+    without = inspection.inspect(str(model)).mtp
     path = heads.beside(model, paths.cache_dir(), draft_vocabulary=[1, 5])
-    found = store.inspect(str(model)).mtp
+    found = inspection.inspect(str(model)).mtp
     path.write_bytes(path.read_bytes()[:-1])
 
     assert ("none", f"{path} (drafts 2 tokens)") == (without, found)
-    assert f"none The MTP file {path} is not used: it is cut off" in store.inspect(str(model)).mtp
+    assert (
+        f"none The MTP file {path} is not used: it is cut off" in inspection.inspect(str(model)).mtp
+    )
 
 
 def test_a_gguf_is_described_from_its_header(tmp_path: Path) -> None:
     written = tiny.write(tmp_path / "tiny.gguf")
-    seen = store.inspect(str(written.path))
+    seen = inspection.inspect(str(written.path))
 
     assert ("Tiny", "gguf", "llama") == (seen.name, seen.kind, seen.architecture)
     assert sum(value.size for value in written.weights.values()) == seen.parameters
@@ -174,7 +176,7 @@ def test_a_gguf_is_described_from_its_header(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_described_from_its_settings_and_headers(tmp_path: Path) -> None:
-    seen = store.inspect(str(model_folder(tmp_path / "folder")))
+    seen = inspection.inspect(str(model_folder(tmp_path / "folder")))
 
     assert (17, 64, 2, 9) == (seen.parameters, seen.context, seen.layers, seen.vocabulary)
     assert {"F16": 1, "F64": 1} == seen.tensor_types
@@ -185,7 +187,7 @@ def test_a_folder_is_described_from_its_settings_and_headers(tmp_path: Path) -> 
 def test_describing_a_model_loads_no_torch(tmp_path: Path) -> None:
     written = tiny.write(tmp_path / "tiny.gguf").path
     probe = (
-        "import sys; from flarechat.models import store; store.inspect(sys.argv[1]);"
+        "import sys; from flarechat.models import inspection, store; inspection.inspect(sys.argv[1]);"
         "store.resolve(sys.argv[1]); print([m for m in ('torch', 'transformers', 'gguf', 'numpy')"
         " if m in sys.modules])"
     )

@@ -11,7 +11,7 @@ from flarechat import paths
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import load_checkpoint
-from flarechat.models import store
+from flarechat.models import inspection
 from flarechat.models.catalog import SMOLLM2
 from flarechat.models.gguf import Gguf
 from flarechat.protocol import Message
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.network
 
 
 def test_the_pulled_file_is_the_pinned_one(smollm2: Path) -> None:
-    seen = store.inspect(str(smollm2))
+    seen = inspection.inspect(str(smollm2))
 
     assert SMOLLM2.gguf_sha256 == seen.digest
     assert ("llama", 134_515_008, 8192, 49_152) == (
