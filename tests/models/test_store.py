@@ -151,10 +151,10 @@ def test_a_description_names_the_draft_head_and_why_another_is_not_used(tmp_path
     found = inspection.inspect(str(model)).mtp
     path.write_bytes(path.read_bytes()[:-1])
 
+    broken = inspection.inspect(str(model)).mtp
+
     assert ("none", f"{path} (drafts 2 tokens)") == (without, found)
-    assert (
-        f"none The MTP file {path} is not used: it is cut off" in inspection.inspect(str(model)).mtp
-    )
+    assert f"none The MTP file {path} is not used: it is cut off" in broken
 
 
 def test_a_gguf_is_described_from_its_header(tmp_path: Path) -> None:
@@ -187,7 +187,8 @@ def test_a_folder_is_described_from_its_settings_and_headers(tmp_path: Path) -> 
 def test_describing_a_model_loads_no_torch(tmp_path: Path) -> None:
     written = tiny.write(tmp_path / "tiny.gguf").path
     probe = (
-        "import sys; from flarechat.models import inspection, store; inspection.inspect(sys.argv[1]);"
+        "import sys; from flarechat.models import inspection, store\n"
+        "inspection.inspect(sys.argv[1]);"
         "store.resolve(sys.argv[1]); print([m for m in ('torch', 'transformers', 'gguf', 'numpy')"
         " if m in sys.modules])"
     )
