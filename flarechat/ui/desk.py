@@ -99,7 +99,8 @@ class Desk:
         elif argument == "system":
             text = bridge.conversation.system or "No system prompt is set."
         elif argument == "spec":
-            text = choices.spec_text(settings, bridge.mtp_off)
+            text, last = choices.spec_text(settings, bridge.mtp_off), bridge.view().reason
+            text += f"\nlast round: {last}" if last else ""
         else:
             raise UsageError(
                 f"/show {argument} is unknown.", "Give info, parameters, system or spec."

@@ -147,6 +147,20 @@ async def test_a_notice_of_the_engine_is_shown_in_the_chat() -> None:
 
 
 @played
+async def test_the_whole_reason_of_the_last_width_is_shown_where_it_is_asked_for() -> None:
+    async with chatting(ScriptedEngine([words("a b")])) as chat:
+        await chat.say("/show spec")
+        before = notes(chat)
+        await chat.say("go")
+        await chat.answer()
+        await chat.say("/show spec")
+        await chat.beat()
+
+        assert "last round" not in before
+        assert notes(chat).endswith("acceptance auto last round: scripted")
+
+
+@played
 async def test_mtp_is_switched_for_the_next_turn_while_its_head_stays_loaded() -> None:
     async with chatting(ScriptedEngine([words("a b")]), size=(120, 36)) as chat:
         seen = []
