@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from flarechat.engine.drafters.mtp import MtpDrafter
 from tests.engine.mtp_reference import RECORDS, StagedMtp, assert_draft_state, luck, workbench
-from tests.engine.tiny import PROMPT, VOCABULARY, Bench, bench, greedy, reference
+from tests.engine.tiny import PROMPT, Bench, ScriptedDrafter, bench, greedy, reference
 
 COUNT = 40
 PROMPTS = (PROMPT, (2, 7, 1, 8))
@@ -34,9 +34,16 @@ def drafter_of(made: Bench) -> StagedMtp:
     return drafter
 
 
-def played_without_mtp(made: Bench) -> tuple[list[Any], list[Tensor], dict[str, Tensor]]:
-    """Records, logits and rows of the target after a prefill and some rounds, MTP off."""
+def played_without_mtp(
+    made: Bench, truth: dict[int, list[int]]
+) -> tuple[list[Any], list[Tensor], dict[str, Tensor]]:
+    """Records, logits and rows of the target after a prefill and some rounds of copies, MTP off."""
     seen: list[Tensor] = []
+    copies = ScriptedDrafter(made.pool, truth, lambda slot, done: (slot + done) % 4)
+    if isinstance(made.executor.drafter, StagedMtp):
+        made.executor.drafter.script = lambda slot, done, k: copies._guess(slot, k)
+    else:
+        made.executor.drafter = copies
     verify = made.target.verify
 
     def watched(*args: Any) -> tuple[Tensor, Tensor]:
@@ -47,16 +54,16 @@ def played_without_mtp(made: Bench) -> tuple[list[Any], list[Tensor], dict[str, 
     made.target.verify = watched  # type: ignore[method-assign]
     for slot, prompt in enumerate(PROMPTS):
         made.open(slot, prompt, budget=COUNT, chunk=3, mtp=False)
-    records = [made.play((0, 1), 0, absorb=False, logprobs=VOCABULARY) for _ in range(5)]
+    records = [made.play((0, 1), k, absorb=False) for k in (3, 0, 7, 1, 0)]
     return records, seen, made.target.kv.tensors()
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_with_mtp_off_the_target_is_the_one_that_never_had_a_head(
-    model: LlamaForCausalLM, record: dict[str, Any]
+    model: LlamaForCausalLM, truth: dict[int, list[int]], record: dict[str, Any]
 ) -> None:
-    plain_records, plain_logits, plain_rows = played_without_mtp(bench(model))
-    records, logits, rows = played_without_mtp(workbench(model, record)[0])
+    plain_records, plain_logits, plain_rows = played_without_mtp(bench(model), truth)
+    records, logits, rows = played_without_mtp(workbench(model, record)[0], truth)
 
     assert plain_records == records
     assert all(torch.equal(a, b) for a, b in zip(plain_logits, logits, strict=True))

@@ -177,6 +177,13 @@ class MtpHead:
         return self.head(self.norm(output))
 
 
+def _draft_rows(target: Model, ids: Tensor, weights: Weights) -> Linear:
+    """The target's output head cut to `ids`; where it is tied, the embedding has its rows."""
+    if target.args.tie_word_embeddings:
+        return weights.product(lambda: target.embedding[ids])
+    return weights.later(lambda: target.head.rows(ids))
+
+
 def load_head(
     target: Model, record: Mapping[str, Any], tensors: Mapping[str, Tensor], *, dtype: str,
     device: torch.device,
@@ -206,9 +213,8 @@ def load_head(
         weights.linear("mtp.fuse") if len(args.taps) > 1 else None,
         target.head,
     )
-    ids = head.vocabulary
-    if ids is not None:
-        head.head = weights.later(lambda: target.head.rows(ids))
+    if head.vocabulary is not None:
+        head.head = _draft_rows(target, head.vocabulary, weights)
     weights.close()
     target.taps = args.taps
     return head
