@@ -12,7 +12,8 @@ SUPPORTED = tuple(RECIPES)
 
 
 def recipe_for(architecture: str) -> Any:
-    """The recipe module of an architecture; it offers ModelArgs, load and price."""
+    """The recipe module of an architecture: ModelArgs, load and price, and, where the family takes
+    MTP heads, load_head and price_head."""
     if architecture not in RECIPES:
         raise ModelError(
             f"The architecture {architecture!r} is not supported.",
