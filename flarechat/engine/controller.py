@@ -18,8 +18,6 @@ from flarechat.engine.offer import DRAFTING, Offer, runs_chain
 from flarechat.engine.pricing import CostKey, CostTable, Survival
 from flarechat.protocol import MAX_DRAFT_TOKENS
 
-__all__ = ["Choice", "Controller", "Offer"]
-
 _PROBE_SHARE = 0.03
 _PROBE_EVERY, _PROBE_FIRST = 64, 8
 _PROBE_EVERY_MOST = 512

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from flarechat.engine.offer import DRAFTING
 from flarechat.protocol import Sampling
-
-__all__ = ["DRAFTING", "EXTENT_STEP", "LawShape", "Plan", "extent_for"]
 
 # A multiple of the blocks in which attention sums over the cache: rows that a wider round sees
 # past a narrower one's are whole blocks of zeros, so a row's result does not depend on the width.
@@ -52,8 +49,8 @@ class Plan:
     `draft_tokens` is K; `extent` bounds the cache rows any lane can see (at least
     consumed + width; see `extent_for`); `acceptance` is ratio, match or mixed; `logprobs` is
     the number of alternatives to report beside each emitted token, 0 for no log-probabilities;
-    `drafting` is one of DRAFTING; `absorb` says whether the drafter's own state is kept up, as
-    any request needs that uses MTP.
+    `drafting` is one of offer.DRAFTING; `absorb` says whether the drafter's own state is kept up,
+    as any request needs that uses MTP.
     """
 
     draft_tokens: int

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from flarechat.engine.controller import Choice, Controller, Offer
+from flarechat.engine.controller import Choice, Controller
+from flarechat.engine.offer import Offer
 
 COPY = Offer("history", 7, 8, "turn")
 CONTEXT = 300
