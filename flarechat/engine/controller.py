@@ -23,6 +23,7 @@ _PROBE_EVERY, _PROBE_FIRST = 64, 8
 _PROBE_EVERY_MOST = 512
 _PROBE_CAP_ROUNDS = 4
 _NEVER = 1 << 60
+# Which way a fixed width takes, of those with as many drafts: the last.
 _FULLEST = ("none", "mtp", "copies", "both")
 
 

@@ -176,6 +176,29 @@ def test_ratio_and_match_lanes_share_rounds_and_each_keeps_its_promise(
     assert 50 == made.finished(requests[1].id).usage.completion_tokens
 
 
+def test_a_request_that_fails_to_open_leaves_no_copies_to_the_next(
+    learned_desk: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = learned_desk()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    made.ask(TEXT, sampling=GREEDY, max_tokens=30, speculation=Speculation(mtp=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(made.engine.drafter.learned, "_catch_up", fail)  # type: ignore[attr-defined]
+        failed, _ = made.ask(TEXT, sampling=GREEDY, max_tokens=30)
+    off = Speculation(history_drafts=False, mtp=False)
+    finished, rounds = made.ask(TEXT, sampling=GREEDY, max_tokens=30, speculation=off)
+
+    assert failed.error is not None and "out of memory" in failed.error.message
+    assert {"none"} == {r.source for r in rounds}
+    assert (0, 0) == (
+        finished.speculation.context.lookups,
+        finished.speculation.history.lookups,
+    )
+
+
 def test_the_controllers_state_with_a_chain_goes_into_the_next_start(learned_desk: Make) -> None:
     made = learned_desk()
     finished, _ = made.ask(TEXT, sampling=GREEDY, max_tokens=60)

@@ -40,8 +40,8 @@ class BlendedDrafter:
         self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
         mtp: bool,
     ) -> None:  # fmt: skip
-        """Both begin with the request."""
-        for drafter in (self.copies, self.learned):
+        """Both begin with the request; first the one that computes, which may fail."""
+        for drafter in (self.learned, self.copies):
             drafter.open(slot, request, prompt, restored=restored, history=history, mtp=mtp)
 
     def stage(self, slot: int, limit: int) -> Offer:
