@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flarechat.engine.drafters.blend import BlendedDrafter
+from flarechat.engine.drafters.blended import BlendedDrafter
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.engine import Engine
 from flarechat.engine.plan import Plan

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from flarechat.engine.contracts import Drafter
-    from flarechat.engine.drafters.blend import LearnedDrafter
+    from flarechat.engine.drafters.blended import LearnedDrafter
 
 DRAFTERS = {
     "none": ("flarechat.engine.drafters.none", "NoDrafter"),
@@ -26,6 +26,6 @@ def make_drafter(name: str, slots: int, device: torch.device) -> Drafter:
 
 def blend(copies: Drafter, learned: LearnedDrafter) -> Drafter:
     """A drafter that offers copies, the chain of `learned`, or copies that the chain continues."""
-    from flarechat.engine.drafters.blend import BlendedDrafter
+    from flarechat.engine.drafters.blended import BlendedDrafter
 
     return BlendedDrafter(copies, learned)
