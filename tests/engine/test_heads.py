@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +157,9 @@ def test_a_head_asked_for_that_is_for_another_model_is_named_with_both_fingerpri
     ) == ready(desk).notices
 
 
+COUNT = itertools.count()
+
+
 @pytest.fixture(scope="module")
 def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Any]:
     """A tiny model file, its digest and its target, loaded once."""
@@ -183,12 +187,15 @@ def test_no_byte_of_a_head_file_stops_the_model(
     for share, new in changes:
         at = int(share * (header - 4))
         data[at : at + len(new)] = new
-    path.with_name("mtp.safetensors").write_bytes(data[: int(kept * len(data))])
+    # A folder of its own: the head of the example before may still be packed from its mapped file.
+    folder = path.with_name(f"example-{next(COUNT)}")
+    folder.mkdir()
+    (folder / "mtp.safetensors").write_bytes(data[: int(kept * len(data))])
     setup = loading.Setup(
         device=torch.device("cpu"), dtype="float32", lanes=1, context=128, available=1 << 40
     )
     said: list[str] = []
-    boot = Boot(model=str(path), cache="")
+    boot = Boot(model=str(folder / path.name), cache="")
     alone = llama.price(target.args, 1, 128, "float32")
     loaded = loading.load_head(boot, llama, target, fingerprint, alone, setup, said.append)
 
