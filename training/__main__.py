@@ -11,11 +11,13 @@ import torch
 import typer
 
 from training import dry, evaluation_file
+from training import rounds as real
 from training.conversations import Conversations, Voices, converse
 from training.evaluate import evaluate as measure
 from training.evaluate import table
 from training.export import export as write_sidecar
 from training.head import HeadShape
+from training.losses import Law
 from training.model import Loaded, load
 from training.shards import read_shards, shard_path, write_shard
 from training.train import TrainSettings, Workers, log_rows, trained
@@ -26,6 +28,7 @@ app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 ModelOption = Annotated[Path, typer.Option("--model", help="GGUF or folder of the target.")]
 FolderOption = Annotated[Path, typer.Option("--data", help="Folder of conversations.")]
 RunOption = Annotated[Path, typer.Option("--head", help="Folder of the head in training.")]
+LAWS = (Law(0, 1, 1.0), Law(0.7, 20, 0.95))
 OPENERS = Path(__file__).with_name("openers.txt")
 
 
@@ -116,6 +119,27 @@ def evaluate(
     found = measure(loaded.target, head, ids, talk, depth=depth)
     evaluation_file.write(run, found, talk)
     print(f"{run}\n{table(found)}", flush=True)
+
+
+@app.command()
+def rounds(
+    model: ModelOption,
+    data: FolderOption,
+    sidecar: Annotated[Path, typer.Option(help="The exported head.")],
+    prompts: Annotated[int, typer.Option(help="Held-out prompts to answer.")] = 24,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = 128,
+) -> None:
+    """Play held-out prompts on flarechat's engine: drafts kept in real rounds."""
+    engine = real.open_engine(model, sidecar)
+    turns = real.first_turns(
+        read_shards(data), engine.language.tokenizer, engine.language.eos, prompts
+    )
+    found = []
+    for law, rule in ((LAWS[0], "match"), (LAWS[1], "ratio"), (LAWS[1], "match")):
+        for k in (3, 7):
+            found.append(real.play(engine, turns, law, rule, k, max_tokens))
+            print(found[-1], flush=True)
+    print(real.table(found))
 
 
 @app.command()
