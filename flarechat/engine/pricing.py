@@ -29,11 +29,14 @@ _CHAIN = "mtp"
 
 @dataclass(slots=True)
 class Mean:
-    """An exponential mean that starts as a plain average; `seen` is its last sample's round."""
+    """An exponential mean that starts as a plain average; `seen` is its last sample's round,
+    `settled` that of the last settled one, or of the first.
+    """
 
     value: float = 0.0
     count: int = 0
     seen: int = 0
+    settled: int = 0
     stalls: int = 0
 
     def add(self, sample: float, floor_rate: float) -> None:
@@ -151,7 +154,8 @@ class CostTable:
 
     def observe(self, key: CostKey, ms: float, *, settled: bool, probe: bool) -> None:
         """One round's time. Unsettled ones (after a plan change) only seed an empty class, and
-        then at most a quarter above what its neighbours make likely.
+        then at most a quarter above what its neighbours make likely; but where plans change all
+        the time, they are followed once no settled one came for long.
 
         A sample is clamped to a quarter around the mean; one four times the mean is a stall and
         does not count, until so many come in a row that they are the truth. A class that only
@@ -160,7 +164,7 @@ class CostTable:
         self.rounds += 1
         likely = None if settled else self.ms(key)
         mean = (self.probes if probe else self.ordinary).setdefault(key, Mean())
-        if mean.count and not settled:
+        if mean.count and not settled and self.rounds - mean.settled <= _STALE_ROUNDS:
             return
         newer = None if probe else self._newer(key)
         if newer is not None:
@@ -173,6 +177,8 @@ class CostTable:
         mean.stalls = 0
         if likely is not None:
             ms = min(ms, likely * (1 + _COST_STEP))
+        if settled or not mean.count:
+            mean.settled = self.rounds
         if mean.count:
             ms = min(max(ms, mean.value * (1 - _COST_STEP)), mean.value * (1 + _COST_STEP))
         mean.add(ms, _COST_RATE)
@@ -226,4 +232,4 @@ class CostTable:
             except (ValueError, TypeError, LookupError, OverflowError, AttributeError):
                 continue
             if 0 < value < _MOST_MS and 0 < count < _MOST_COUNT:
-                self.ordinary[key] = Mean(value, count, self.rounds)
+                self.ordinary[key] = Mean(value, count, self.rounds, self.rounds)

@@ -9,7 +9,7 @@ import pytest
 from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.offer import Offer
 from flarechat.engine.pricing import CostKey, CostTable, Survival
-from tests.engine.test_ways import CONTEXT, World, cheap
+from tests.engine.test_ways import CONTEXT, World, cheap, ordinary
 
 BOTH = Offer("history", 3, 8, "turn", 7)
 
@@ -74,6 +74,28 @@ def test_a_price_that_only_probes_saw_for_long_goes_on_from_theirs() -> None:
 
     assert believed is not None and 50.0 <= believed < 60.0
     assert pytest.approx(believed, abs=5.0) == table.ms(key)
+
+
+def test_a_chain_that_grows_dear_is_dropped_though_no_two_rounds_are_alike() -> None:
+    controller, slow = Controller(), 1.0
+    copied = World(lambda width, chain: 20 + 0.4 * width + slow * width * chain, 0.6, 0.9)
+    late = []
+    for place in range(1200):
+        slow = 6.0 if place >= 300 else 1.0
+        # Copies turn up in every other round, so the plan never stays what it was.
+        copied.play(controller, 1, [Offer("history", 7, 8, "turn", 7)])
+        late += copied.play(controller, 1, [Offer(learned=7)])
+
+    assert {"mtp"} == {choice.drafting for choice in ordinary(late[200:300])}
+    assert {"none"} == {choice.drafting for choice in ordinary(late[-200:])}
+
+
+def test_a_settled_price_does_not_follow_rounds_after_a_change_of_plan() -> None:
+    table, key = CostTable(), CostKey(1, 4, 512, learned=True)
+    for place in range(200):
+        table.observe(key, 40.0 if place % 50 == 0 else 60.0, settled=place % 50 == 0, probe=False)
+
+    assert 40.0 == table.ms(key)
 
 
 def test_the_chain_is_a_price_class_of_its_own() -> None:
