@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from flarechat.engine.plan import Plan
     from flarechat.engine.proposal import Proposal
     from flarechat.engine.slot import Lanes
-    from flarechat.engine.state.hidden import HiddenState
-    from flarechat.engine.state.kv import KVState
     from flarechat.protocol import HistoryTotals
 
 
@@ -24,8 +22,17 @@ class State(Protocol):
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Make the state after `emitted` [B] rows of the last pass the live one."""
 
-    def reusable(self, rows: int) -> int:
-        """How many of a slot's first `rows` tokens can be kept when the rest is dropped."""
+    def reusable(self, held: int, rows: int) -> int:
+        """How many of a slot's first `rows` tokens can be kept of the `held` it has now.
+
+        Rows stand on their own, so every prefix can be kept; a recurrence can only be kept whole.
+        """
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """Host: a copy of what a slot holds of its `rows` consumed tokens, by name."""
+
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
+        """Host: write back what `snapshot` of `rows` tokens gave, into any slot."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor it owns, by name, each with the slot dimension first."""
@@ -33,6 +40,20 @@ class State(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of those tensors."""
+
+
+class HiddenRows(State, Protocol):
+    """The hidden rows a draft head starts from: of all tokens, [S, rows, D], if it `keeps_all`,
+    or only of the last one, [S, D]."""
+
+    keeps_all: bool
+    rows: Tensor
+
+    def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
+        """Take hidden [B, W, D] of the last pass, of which `emitted` [B] rows count."""
+
+    def last(self, lanes: Lanes) -> Tensor:
+        """[B, 1, D]: the row of each lane's last consumed token; any row, if it has none."""
 
 
 class Target(Protocol):
@@ -60,7 +81,14 @@ class Target(Protocol):
 
 
 class Drafter(Protocol):
-    """What proposes. It answers all verbs, so nobody asks which one it is."""
+    """What proposes. It answers all verbs, so nobody asks which one it is.
+
+    One that `always_absorbs` cannot make up later for a pass that it was not shown.
+    """
+
+    @property
+    def always_absorbs(self) -> bool:
+        """Whether every plan must absorb, drafts or not."""
 
     def open(
         self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
@@ -99,19 +127,20 @@ class DraftHead(Protocol):
     features: int
     vocabulary: Tensor | None
 
-    def cache(self, slots: int, context: int) -> tuple[KVState, HiddenState]:
-        """Room for its keys and values and for the hidden rows it starts from."""
+    def cache(self, slots: int, context: int) -> tuple[State, HiddenRows]:
+        """Its own rows, which only the head reads, and the hidden rows it starts from."""
 
     def condense(self, hidden: Tensor) -> Tensor:
         """What the target exports, [B, W, F], to the hidden rows it starts from, [B, W, D]."""
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, kv: KVState, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int,
+        self, hidden: Tensor, tokens: Tensor, cache: Any, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Pairs of hidden [B, W, D] and the next tokens int64 [B, W] to outputs [B, W, D].
 
-        Their keys and values go to `rows` [B, W]; each sees the rows up to its position [B, W].
+        What it keeps of them goes to `rows` [B, W] of `cache`; each sees the rows up to its
+        position [B, W]. The steps of one chain of drafts share the dict `chain`, empty at first.
         """
 
     def logits(self, output: Tensor) -> Tensor:

@@ -54,7 +54,8 @@ class Engine:
         self.language, self.controller, self.emit = language, controller, emit
         states = (*target.states(), *drafter.states())
         self.residents = Residents(
-            pool.slots, lambda rows: min((s.reusable(rows) for s in states), default=rows)
+            pool.slots,
+            lambda held, rows: min((s.reusable(held, rows) for s in states), default=rows),
         )
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Answer] = deque()
@@ -178,7 +179,7 @@ class Engine:
             inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
             self.residents.forget(answer.slot)
             extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
-            absorb = answer.request.speculation.learned
+            absorb = self.drafter.always_absorbs or answer.request.speculation.learned
             self.executor.prefill(lanes, inputs, Plan(end - start - 1, extent, absorb=absorb))
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
@@ -231,7 +232,7 @@ class Engine:
             return
         kept = len(answer.tokens) - 1
         if answer.stop is not None:
-            kept = self.residents.reusable(kept)
+            kept = self.residents.reusable(int(self.pool.consumed[answer.slot]), kept)
             self._bind(answer, kept)
         self.residents.hold(answer.slot, answer.tokens[:kept])
 

@@ -79,7 +79,7 @@ class RoundPlayer:
             acceptance,
             max(a.request.logprobs for a in answers),
             choice.drafting,
-            any(a.request.speculation.learned for a in answers),
+            self.drafter.always_absorbs or any(a.request.speculation.learned for a in answers),
         )
 
     def _lanes(self, answers: Sequence[Answer]) -> Lanes:

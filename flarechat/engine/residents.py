@@ -19,9 +19,13 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 class Residents:
-    """Tokens by slot. `reusable(rows)` is how much of a shared prefix the states can keep."""
+    """Tokens by slot.
 
-    def __init__(self, slots: int, reusable: Callable[[int], int]) -> None:
+    `reusable(held, rows)` is how much of a shared prefix of `rows` tokens the states can keep, of
+    the `held` tokens that a slot has.
+    """
+
+    def __init__(self, slots: int, reusable: Callable[[int, int], int]) -> None:
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._used = [0] * slots
         self._clock = 0
@@ -34,15 +38,18 @@ class Residents:
         weight, tokens of another text that would be overwritten; then the least recently used.
         The last token is never restored, it stays pending.
         """
-        shared = {slot: common_prefix(self._tokens[slot], tokens[:-1]) for slot in free}
+        kept = {slot: self._kept(slot, tokens[:-1]) for slot in free}
 
         def saved(slot: int) -> float:
-            return shared[slot] - (len(self._tokens[slot]) - shared[slot]) / 2
+            return kept[slot] - (len(self._tokens[slot]) - kept[slot]) / 2
 
         slot = max(free, key=lambda s: (saved(s), -self._used[s], -s))
-        restored = self.reusable(shared[slot])
-        self.hold(slot, tokens[:restored])
-        return slot, restored
+        self.hold(slot, tokens[: kept[slot]])
+        return slot, kept[slot]
+
+    def _kept(self, slot: int, tokens: Sequence[int]) -> int:
+        own = self._tokens[slot]
+        return self.reusable(len(own), common_prefix(own, tokens))
 
     def hold(self, slot: int, tokens: Sequence[int]) -> None:
         """The slot's caches now hold exactly these tokens."""

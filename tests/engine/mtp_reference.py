@@ -203,7 +203,7 @@ def assert_draft_state(
     assert isinstance(drafter, MtpDrafter)
 
     assert len(held) == int(made.pool.consumed[slot])
-    own = list(zip(drafter.kv.keys, drafter.kv.values, strict=True))
+    own = list(zip(drafter.cache.keys, drafter.cache.values, strict=True))
     truth = head.hidden(held)
     assert_near(drafter.hidden.rows[slot, : len(held)], truth)
     for pair, expected in zip(made.kv(slot, len(held)), cache_of(head.of, held), strict=True):

@@ -162,12 +162,12 @@ def test_a_lane_without_mtp_beside_one_with_it_drafts_no_chain_and_loses_no_rows
     assert tokens_of(with_it) == tokens_of(without)
     assert sum(r.accepted for r in with_it) > 10
     learned = made.engine.drafter.learned  # type: ignore[attr-defined]
-    kept, rows = learned.kv.tensors(), len(made.engine.residents.held(0)) - 1
+    kept, rows = learned.cache.tensors(), len(made.engine.residents.held(0)) - 1
     fresh = learned_desk(lanes=2)
     again, _ = fresh.answer(
         Request(id="x", messages=requests[0].messages, sampling=GREEDY, max_tokens=50)
     )
-    alone = fresh.engine.drafter.learned.kv.tensors()  # type: ignore[attr-defined]
+    alone = fresh.engine.drafter.learned.cache.tensors()  # type: ignore[attr-defined]
     assert again.text == made.finished(requests[0].id).text
     for name, tensor in kept.items():
         torch.testing.assert_close(

@@ -65,7 +65,7 @@ def poison(made: Bench, slots: Sequence[int]) -> None:
     for slot in slots:
         rows = int(made.pool.consumed[slot])
         drafter.hidden.rows[slot, rows:] = 1e3
-        for cache, first in ((drafter.kv, max(rows - 1, 0)), (made.target.kv, rows)):
+        for cache, first in ((drafter.cache, max(rows - 1, 0)), (made.target.kv, rows)):
             for tensor in cache.tensors().values():
                 tensor[slot, :, first:] = 1e3
 
@@ -204,7 +204,7 @@ def test_a_finished_and_an_idle_lane_touch_nothing(
     made.play((0, 1), 7)
     drafter = made.executor.drafter
     assert isinstance(drafter, MtpDrafter)
-    owned = {**drafter.kv.tensors(), **drafter.hidden.tensors()}
+    owned = {**drafter.cache.tensors(), **drafter.hidden.tensors()}
     before = {name: tensor.clone() for name, tensor in owned.items()}
     made.play((0, 1, 2, 3), 7)
 

@@ -41,7 +41,7 @@ def last_row_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
     def faulty(self: Any, lanes: Any, inputs: Any, hidden: Any, emitted: Any, plan: Any) -> None:
         row, slot = int(lanes.consumed()[0] + emitted[0]) - 2, lanes.slots[0]
-        caches = list(self.kv.tensors().values())
+        caches = list(self.cache.tensors().values())
         before = [rows[slot, :, row].clone() for rows in caches]
         absorb(self, lanes, inputs, hidden, emitted, plan)
         if not lanes.prefilling and int(emitted[0]) > 1:
@@ -66,9 +66,9 @@ def pairs_are_one_off(patch: pytest.MonkeyPatch) -> None:
     """A token is paired with its own hidden row in place of the one before."""
     forward = MtpDrafter._forward
 
-    def faulty(self: Any, lanes: Any, hidden: Any, tokens: Any, plan: Any, *, shift: int) -> Tensor:
+    def faulty(self: Any, lanes: Any, hidden: Any, tokens: Any, plan: Any, **how: Any) -> Tensor:
         moved = hidden.roll(-1, 1) if tokens.shape[1] > 1 and not lanes.prefilling else hidden
-        return forward(self, lanes, moved, tokens, plan, shift=shift)
+        return forward(self, lanes, moved, tokens, plan, **how)
 
     patch.setattr(MtpDrafter, "_forward", faulty)
 

@@ -107,7 +107,7 @@ def test_a_request_that_reuses_a_prefix_makes_the_rows_that_are_missing(
 def spoil_past(drafter: MtpDrafter, slot: int, rows: int) -> None:
     """Spoil the state of a slot past its first `rows` tokens."""
     drafter.hidden.rows[slot, rows:] = 1e3
-    for tensor in drafter.kv.tensors().values():
+    for tensor in drafter.cache.tensors().values():
         tensor[slot, :, max(rows - 1, 0) :] = 1e3
 
 
@@ -132,7 +132,7 @@ def test_rows_made_later_equal_rows_absorbed_at_once(model: LlamaForCausalLM) ->
     drafter_of(made).close(1)
     made.open(1, tokens, restored=len(tokens) - 1)
 
-    for rows in drafter_of(made).kv.tensors().values():
+    for rows in drafter_of(made).cache.tensors().values():
         torch.testing.assert_close(rows[0, :, : len(tokens) - 2], rows[1, :, : len(tokens) - 2])
 
 
@@ -145,7 +145,7 @@ def test_a_plan_without_absorption_runs_no_block_of_the_head(
     tokens = [*PROMPT, *made.play((0,), 0, absorb=False)[0].tokens]
 
     assert [] == ran
-    assert not any(bool(rows.any()) for rows in drafter_of(made).kv.tensors().values())
+    assert not any(bool(rows.any()) for rows in drafter_of(made).cache.tensors().values())
     assert_draft_state(made, head, 0, tokens, rows=0)
 
 

@@ -156,9 +156,9 @@ def assert_holds(engine: Engine, slot: int, fresh: Engine) -> None:
     ours, theirs = learned_of(engine), learned_of(fresh)
     assert_rows(ours.hidden.rows[slot, :count], theirs.hidden.rows[0, :count])
     kept = min(ours.ready[slot], count - 1)
-    assert_same_rows(ours.kv.tensors(), slot, theirs.kv.tensors(), kept)
+    assert_same_rows(ours.cache.tensors(), slot, theirs.cache.tensors(), kept)
     engine.drafter.open(slot, "next", text, restored=count, history=False, mtp=True)
-    assert_same_rows(ours.kv.tensors(), slot, theirs.kv.tensors(), count - 1)
+    assert_same_rows(ours.cache.tensors(), slot, theirs.cache.tensors(), count - 1)
     target, reference = engine.executor.target, fresh.executor.target  # type: ignore[attr-defined]
     assert_same_rows(target.kv.tensors(), slot, reference.kv.tensors(), count)
 

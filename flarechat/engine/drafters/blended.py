@@ -36,6 +36,11 @@ class BlendedDrafter:
     def __init__(self, copies: Drafter, learned: LearnedDrafter) -> None:
         self.copies, self.learned = copies, learned
 
+    @property
+    def always_absorbs(self) -> bool:
+        """As the learned drafter does; copies keep no state of the target's."""
+        return self.learned.always_absorbs
+
     def open(
         self, slot: int, request: str, prompt: Sequence[int], *, restored: int, history: bool,
         mtp: bool,

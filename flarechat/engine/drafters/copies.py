@@ -62,6 +62,8 @@ class _Looking:
 class CopyDrafter:
     """Drafts from `sources` for S slots."""
 
+    always_absorbs = False
+
     def __init__(
         self, slots: int, device: torch.device, sources: Sequence[CopySource] | None = None
     ) -> None:

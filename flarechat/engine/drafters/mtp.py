@@ -2,7 +2,8 @@
 
 Owns the head's rows of every slot: keys and values, of which row i pairs the target's hidden state
 of token i with token i + 1, so that consumed - 1 rows exist; and the target's hidden rows of all
-consumed tokens, from which those rows can be made again.
+consumed tokens, from which those rows can be made again. Where the head keeps only the last of
+them, every pass must be absorbed.
 
              token   0    1    2   …   N-1   N = pending   N+1
     hidden row       g0   g1   g2  …   gN-1
@@ -42,10 +43,15 @@ class MtpDrafter:
 
     def __init__(self, head: DraftHead, slots: int, context: int, device: torch.device) -> None:
         self.head, self.context, self.device = head, context, device
-        self.kv, self.hidden = head.cache(slots, context)
+        self.cache, self.hidden = head.cache(slots, context)
         self.depth = torch.zeros(slots, dtype=torch.int64, device=device)
         self.ready = [0] * slots
         self._consumed: dict[int, int] = {}
+
+    @property
+    def always_absorbs(self) -> bool:
+        """Without the older hidden rows, a draft row is made in its own pass or never."""
+        return not self.hidden.keeps_all
 
     # Host.
 
@@ -56,7 +62,7 @@ class MtpDrafter:
     ) -> None:  # fmt: skip
         """Start drafting after catching up with the restored rows, or not at all."""
         rows = max(restored - 1, 0)
-        self.ready[slot] = min(self.ready[slot], rows)
+        self.ready[slot] = rows if self.always_absorbs else min(self.ready[slot], rows)
         self.depth[slot] = 0
         if mtp:
             self._catch_up(slot, prompt, rows)
@@ -71,7 +77,7 @@ class MtpDrafter:
             at = torch.arange(start, end, device=self.device)[None]
             extent = extent_for(end, self.context + SCRATCH_ROWS)
             hidden = self.hidden.rows[slot, start:end][None]
-            self.head.forward(hidden, tokens, self.kv, (slot,), at, at, extent)
+            self.head.forward(hidden, tokens, self.cache, (slot,), at, at, extent)
 
     def stage(self, slot: int, limit: int) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
@@ -92,7 +98,7 @@ class MtpDrafter:
 
     def states(self) -> Sequence[State]:
         """The draft rows and the hidden rows."""
-        return (self.kv, self.hidden)
+        return (self.cache, self.hidden)
 
     # Page.
 
@@ -106,9 +112,9 @@ class MtpDrafter:
         """Each lane's first `staged.offered` drafts are the staged ones, point masses; the chain
         goes on from the last of them. `staged` is K wide."""
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
-        drafts, laws = staged.tokens[:, :0], []
+        drafts, laws, chain = staged.tokens[:, :0], [], dict[str, Tensor]()
         for step in range(plan.draft_tokens):
-            hidden = self._forward(lanes, hidden, token, plan, shift=step - 1)
+            hidden = self._forward(lanes, hidden, token, plan, shift=step - 1, chain=chain)
             law = self._law(lanes, hidden, drafts, plan)
             own, copied = (
                 law.draw(self._noise(lanes, law, plan, step)),
@@ -130,19 +136,27 @@ class MtpDrafter:
         Rows past what was emitted are unreachable, and overwritten before they are not.
         """
         own, before = self.head.condense(hidden), self.hidden.last(lanes)
-        self.hidden.write(lanes, lanes.cache_rows(plan.width), own)
+        self.hidden.store(lanes, own, emitted, plan)
         if plan.absorb:
             true = torch.cat([before, own[:, :-1]], dim=1)
             self._forward(lanes, true, inputs, plan, shift=-1)
 
     def _forward(
-        self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan, *, shift: int
-    ) -> Tensor:
+        self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan, *, shift: int,
+        chain: dict[str, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
         """The head over pairs whose tokens stand `shift` + 1 past the pending one and on."""
         width = tokens.shape[1]
         rows, positions = lanes.cache_rows(width, shift), lanes.positions(width, shift)
         return self.head.forward(
-            hidden, tokens, self.kv, lanes.slots, rows, positions.clamp_min(0), plan.extent
+            hidden,
+            tokens,
+            self.cache,
+            lanes.slots,
+            rows,
+            positions.clamp_min(0),
+            plan.extent,
+            chain,
         )
 
     def _law(self, lanes: Lanes, output: Tensor, drafts: Tensor, plan: Plan) -> TargetLaw:

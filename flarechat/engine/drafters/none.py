@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class NoDrafter:
     """Answers every verb with nothing."""
 
+    always_absorbs = False
+
     def __init__(self, slots: int, device: torch.device) -> None:
         """Takes what every drafter takes and needs none of it."""
 

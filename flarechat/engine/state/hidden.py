@@ -1,11 +1,13 @@
 """Hidden rows of the target's tokens, contiguous per slot at a fixed address.
 
-Owns one tensor [S, rows, D]. All rows of a slot stay, so a draft head can begin again at any
-prefix; rows past `consumed` are unreachable, as in KVState.
+HiddenState owns one tensor [S, rows, D]. All rows of a slot stay, so a draft head can begin again
+at any prefix; rows past `consumed` are unreachable, as in KVState. TailState owns one row a slot,
+for targets whose rows are too wide to keep and whose own state allows no shorter prefix anyway.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +17,14 @@ from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import zeroed
 
 if TYPE_CHECKING:
+    from flarechat.engine.plan import Plan
     from flarechat.engine.slot import Lanes
 
 
 class HiddenState:
     """One hidden row a token for S slots of `context` tokens each, with KVState's scratch rows."""
+
+    keeps_all = True
 
     def __init__(
         self, slots: int, context: int, dim: int, dtype: torch.dtype, device: torch.device
@@ -37,6 +42,10 @@ class HiddenState:
         at = (lanes.index[:, None] * capacity + rows).reshape(-1)
         self.rows.view(-1, dim).index_copy_(0, at, hidden.reshape(-1, dim))
 
+    def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
+        """Put all W rows behind the consumed ones; those past what was emitted do no harm."""
+        self.write(lanes, lanes.cache_rows(plan.width), hidden)
+
     def last(self, lanes: Lanes) -> Tensor:
         """[B, 1, D]: each lane's row of its last consumed token (its first row, if it has none)."""
         at = (lanes.consumed() - 1).clamp_min(0)
@@ -45,13 +54,72 @@ class HiddenState:
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Nothing to move: `consumed` alone says which rows exist."""
 
-    def reusable(self, rows: int) -> int:
+    def reusable(self, held: int, rows: int) -> int:
         """Every prefix of the rows stands on its own."""
         return rows
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """A copy of the slot's first `rows` rows."""
+        return {"hidden": self.rows[slot, :rows].clone()}
+
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
+        """Write the rows of a snapshot back."""
+        self.rows[slot, :rows] = saved["hidden"]
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows."""
         return {"hidden": self.rows}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.rows.nbytes
+
+
+class TailState:
+    """The hidden row of the last consumed token for S slots.
+
+    It moves with every pass that its slot plays: nothing shorter than what is held can be kept.
+    """
+
+    keeps_all = False
+
+    def __init__(self, slots: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.rows = torch.zeros(slots, dim, dtype=dtype, device=device)
+
+    @staticmethod
+    def price(slots: int, dim: int, dtype: torch.dtype) -> int:
+        """Bytes such a state takes."""
+        return slots * dim * dtype.itemsize
+
+    def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
+        """Keep row `emitted` - 1 of each lane; a lane that emitted nothing keeps its own."""
+        at = (emitted - 1).clamp_min(0)[:, None, None].expand(-1, 1, hidden.shape[-1])
+        tail, own = hidden.gather(1, at)[:, 0], self.rows.index_select(0, lanes.index)
+        self.rows.index_copy_(0, lanes.index, torch.where(emitted[:, None] > 0, tail, own))
+
+    def last(self, lanes: Lanes) -> Tensor:
+        """[B, 1, D]: each lane's row (zeros or an older text's, if nothing is consumed)."""
+        return self.rows.index_select(0, lanes.index)[:, None]
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Nothing to do: `store` knows what was emitted."""
+
+    def reusable(self, held: int, rows: int) -> int:
+        """All of what is held, or nothing."""
+        return rows if rows == held else 0
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """A copy of the slot's row."""
+        return {"tail": self.rows[slot].clone()}
+
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
+        """Write the row of a snapshot back."""
+        self.rows[slot] = saved["tail"]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rows."""
+        return {"tail": self.rows}
 
     @property
     def nbytes(self) -> int:

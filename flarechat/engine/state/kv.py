@@ -7,7 +7,7 @@ rows past it are unreachable, so keeping fewer rows than were verified needs no 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,9 +68,18 @@ class KVState:
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Nothing to move: `consumed` alone says which rows exist."""
 
-    def reusable(self, rows: int) -> int:
+    def reusable(self, held: int, rows: int) -> int:
         """Every prefix of the rows stands on its own."""
         return rows
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """A copy of the slot's first `rows` keys and values, [H, rows, D] by layer."""
+        return {name: t[slot, :, :rows].clone() for name, t in self.tensors().items()}
+
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
+        """Write the keys and values of a snapshot back."""
+        for name, t in self.tensors().items():
+            t[slot, :, :rows] = saved[name]
 
     def tensors(self) -> dict[str, Tensor]:
         """All keys and values by layer."""

@@ -159,8 +159,8 @@ class MtpHead:
         return hidden if self.fuse is None else self.fuse(hidden)
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, kv: KVState, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int,
+        self, hidden: Tensor, tokens: Tensor, cache: KVState, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """hidden [B, W, D] of tokens i and tokens [B, W] at i + 1 → [B, W, D], before the norm."""
         a = self.args.blocks
@@ -169,7 +169,7 @@ class MtpHead:
         embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
         x = self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
         for layer, inner in enumerate(self.blocks):
-            x = inner(x, kv, layer, slots, rows, mask, angles)
+            x = inner(x, cache, layer, slots, rows, mask, angles)
         return x
 
     def logits(self, output: Tensor) -> Tensor:
