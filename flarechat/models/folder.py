@@ -29,11 +29,14 @@ def weight_files(source: Path) -> list[Path]:
     if index.exists():
         shards = sorted({str(name) for name in _weight_map(source).values()})
         for name in shards:
-            if Path(name).name != name or not (source / name).is_file():
+            inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+            if not inside or not (source / name).is_file():
                 raise ModelError(f"{index} names {name!r}, which is not in its folder.", REMEDY)
         return [source / name for name in shards]
     if single.exists():
         return [single]
+    if loose := sorted(source.glob("*.safetensors")):
+        return loose
     if any(next(source.glob(pattern), None) for pattern in _PICKLES):
         raise ModelError(
             f"{source} has its weights only as pickle files, which flarechat never opens.",

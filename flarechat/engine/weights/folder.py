@@ -27,6 +27,8 @@ from flarechat.models.folder import (
     weight_files,
 )
 
+_QUANTISATION = "quantization_config"
+
 
 def load(
     source: Path, cache: Path, progress: Callable[[str, int, int], None], supported: Collection[str]
@@ -35,7 +37,8 @@ def load(
     config = read_json(source / "config.json")
     architecture = str(config.get("model_type", "unknown"))
     require_supported(source, architecture, supported)
-    places = _places(source)
+    config = _flat(config | _quantisation(source, config))
+    tensors = read_tensors(source)
     settings = read_json(source / "tokenizer_config.json", optional=True)
     generation = read_json(source / "generation_config.json", optional=True)
     tokenizer_json = _tokenizer_json(source)
@@ -51,15 +54,40 @@ def load(
         eos_token=eos_token,
         recommended=recommended(source),
         fingerprint=fingerprint(source, cache, progress),
-        tensors=SafetensorsFiles(places),
+        tensors=tensors,
     )
 
 
-def _places(source: Path) -> dict[str, Path]:
-    """Which file has which tensor, as the files themselves say."""
-    return {
-        name: path for path in weight_files(source) for name in open_safetensors(path).keys()
-    }  # fmt: skip
+def read_tensors(source: Path) -> SafetensorsFiles:
+    """The tensors of a folder, or of one file; which file has which is for the files to say."""
+    files = weight_files(source) if source.is_dir() else [source]
+    return SafetensorsFiles(
+        {name: path for path in files for name in open_safetensors(path).keys()}
+    )
+
+
+def read_config(source: Path) -> dict[str, Any]:
+    """The config.json of a folder, if it has one, flat."""
+    config = read_json(source / "config.json", optional=True)
+    return _flat(config | _quantisation(source, config))
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the values of its language model, if those are inside it, on top."""
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        return config
+    outer = {key: value for key, value in config.items() if key != "text_config"}
+    named = {key: outer[key] for key in ("model_type", _QUANTISATION) if key in outer}
+    return {**outer, **text, **named}
+
+
+def _quantisation(source: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The quantisation told in a file of its own, where the configuration itself tells none."""
+    if _QUANTISATION in config or _QUANTISATION in (config.get("text_config") or {}):
+        return {}
+    found = read_json(source / "hf_quant_config.json", optional=True)
+    return {_QUANTISATION: found.get("quantization", found)} if found else {}
 
 
 def _tokenizer_json(source: Path) -> str:
