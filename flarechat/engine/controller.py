@@ -58,25 +58,22 @@ class _Option:
 
     def figures(self, *, units: bool = True) -> str:
         """E and T in words."""
-        tokens = f"{self.tokens:.1f}{' tokens' if units else ''}"
+        tokens = f"{self.tokens:.1f}{' tok' if units else ''}"
         return tokens if self.ms is None else f"{tokens} in {self.ms:.0f}{' ms' if units else ''}"
+
+    def kinds(self, lanes: int) -> str:
+        """How many drafts of which kind, in words."""
+        if self.drafting in ("copies", "mtp"):
+            return f"{self.draft_tokens} {'mtp' if runs_chain(self.drafting) else 'copied'}"
+        if lanes > 1:
+            return f"up to {self.draft_tokens} copied or mtp"
+        return f"{self.copied} copied + {self.draft_tokens - self.copied} mtp"
 
     def name(self, lanes: int) -> str:
         """The drafts in words."""
         if self.draft_tokens == 0:
             return "no draft"
-        if self.drafting == "copies":
-            return f"{self.draft_tokens} copied {_drafts(self.draft_tokens)}"
-        if self.drafting == "mtp":
-            return f"{self.draft_tokens} mtp {_drafts(self.draft_tokens)}"
-        if lanes > 1:
-            return f"up to {self.draft_tokens} copied or mtp drafts"
-        learned = self.draft_tokens - self.copied
-        return f"{self.copied} copied then {learned} mtp {_drafts(learned)}"
-
-
-def _drafts(count: int) -> str:
-    return "draft" if count == 1 else "drafts"
+        return f"{self.kinds(lanes)} {'draft' if self.draft_tokens == 1 else 'drafts'}"
 
 
 class Controller:
@@ -177,9 +174,9 @@ class Controller:
             return None
         option = max(ages, key=lambda o: (_NEVER if ages[o] is None else ages[o], -o.draft_tokens))
         age = ages[option]
-        last = "never measured" if age is None else f"last measured {age} rounds ago"
+        last = "never timed" if age is None else f"last timed {age} rounds ago"
         self._probe_gain = best.gain
-        reason = f"probe: {option.name(lanes)}, width {option.draft_tokens + 1}, {last}"
+        reason = f"probe: {option.name(lanes)}, {last}"
         return _chosen(option, reason, probe=True)
 
     def _loss(self, option: _Option, best: _Option) -> float:
@@ -222,17 +219,18 @@ def _apart(one: _Option, other: _Option) -> int:
 
 
 def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
-    """Why the best is: its figures beside those of what it is an alternative to."""
-    plain, count = options[0], best.draft_tokens
-    if count == 0:
-        other = max(options[1:], key=_merit)
-        theirs = f"{other.figures(units=False)} with {other.name(lanes)}"
-        return f"drafts would not pay: {best.figures()} without, {theirs}"
-    chains = [o for o in options if runs_chain(o.drafting)]
-    if best.drafting == "copies" and chains:
-        other = max(chains, key=_merit)
-        against = f"{other.figures(units=False)} with {other.name(lanes)}"
-        return f"copies only, {count} {_drafts(count)}: {best.figures()} against {against}"
-    most = max(o.draft_tokens for o in options)
-    cut = f", {most} on offer" if best.drafting == "copies" and count < most else ""
-    return f"{best.name(lanes)}{cut}: {best.figures()} against {plain.figures(units=False)} without"
+    """Why the best is: its figures beside those of what it is an alternative to.
+
+    Short enough, with one lane, for the two lines that a panel has for it.
+    """
+    what, copies = best.name(lanes), best.drafting == "copies"
+    most = max(o.draft_tokens for o in options if o.drafting == best.drafting)
+    if copies and best.draft_tokens < most:
+        what = f"{best.draft_tokens} of {most} copied drafts"
+    others, how = options[:1], "without"
+    if best.draft_tokens == 0:
+        others = options[1:]
+        how = f"with {max(others, key=_merit).kinds(lanes)}"
+    elif copies and (chains := [o for o in options if runs_chain(o.drafting)]):
+        others, how = chains, "with mtp"
+    return f"{what}: {best.figures()} vs {max(others, key=_merit).figures(units=False)} {how}"

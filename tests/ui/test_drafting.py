@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from flarechat.config import Settings
 from flarechat.protocol import Speculation
+from flarechat.ui.meter import View
+from flarechat.ui.widgets.panels import CostPanel
 from flarechat.ui.widgets.turn import NoteView
 from tests.fakes import BARE, Play, ScriptedEngine, words
 from tests.ui import scenes
@@ -158,6 +162,24 @@ async def test_the_whole_reason_of_the_last_width_is_shown_where_it_is_asked_for
 
         assert "last round" not in before
         assert notes(chat).endswith("acceptance auto last round: scripted")
+
+
+@played
+async def test_the_longest_reasons_stand_on_the_two_lines_of_the_panel() -> None:
+    async with chatting(size=(120, 36)) as chat:
+        panel = chat.screen.query_one(CostPanel)
+        for reason in (
+            "3 copied + 4 mtp drafts: 4.6 tok in 138 ms vs 1.0 in 122 without",
+            "3 of 7 copied drafts: 3.2 tok in 140 ms vs 3.1 in 151 with mtp",
+            "no draft: 1.0 tok in 122 ms vs 1.9 in 248 with 3 copied + 4 mtp",
+            "probe: 3 copied + 4 mtp drafts, last timed 512 rounds ago",
+            "fixed width: 3 copied + 4 mtp drafts",
+        ):
+            panel.show(View(reason=reason))
+            await chat.pilot.pause()
+            shown = " ".join(chat.text[chat.text.index("last: ") :].split("\n")[:2])
+
+            assert reason in " ".join(re.sub("[╰╯─│]", "", shown).split())
 
 
 @played
