@@ -52,22 +52,24 @@ class Attention:
         q = rotate(q, *angles)
         extent = mask.shape[-1]
         seen = [
-            self._attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
+            attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
             for lane, slot in enumerate(slots)
         ]
         return self.out(torch.stack(seen))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """One lane: q [heads, T, D] over k, v [kv_heads, extent, D] → [T, heads * D].
 
-        The query heads of a group become extra rows of their kv head, so k and v are read once.
-        A lone row travels with a copy of itself: the product of two rows and more sums in one
-        order, that of a single one in another, and a row must not depend on the width.
-        """
-        length, group = q.shape[1], self.heads // self.kv_heads
-        if length == 1:
-            return self._attend(q.expand(-1, 2, -1), k, v, mask[:1].expand(2 * group, -1))[:1]
-        rows = q.reshape(self.kv_heads, group * length, self.head_dim)
-        out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=mask)[0]
-        out = out.reshape(self.heads, length, self.head_dim).transpose(0, 1)
-        return out.reshape(length, self.heads * self.head_dim)
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """One lane: q [heads, T, D] over k, v [kv_heads, extent, D] → [T, heads * D].
+
+    The query heads of a group become extra rows of their kv head, so k and v are read once.
+    A lone row travels with a copy of itself: the product of two rows and more sums in one
+    order, that of a single one in another, and a row must not depend on the width.
+    """
+    heads, length, head_dim = q.shape
+    group = heads // k.shape[0]
+    if length == 1:
+        return attend(q.expand(-1, 2, -1), k, v, mask[:1].expand(2 * group, -1))[:1]
+    rows = q.reshape(-1, group * length, head_dim)
+    out = F.scaled_dot_product_attention(rows[None], k[None], v[None], attn_mask=mask)[0]
+    out = out.reshape(heads, length, head_dim).transpose(0, 1)
+    return out.reshape(length, heads * head_dim)
