@@ -18,6 +18,7 @@ from flarechat.engine import heads as loading
 from flarechat.engine.memory import HEADROOM
 from flarechat.engine.recipes import llama
 from flarechat.engine.recipes.llama import ModelArgs
+from flarechat.models.catalog import SMOLLM2
 from flarechat.models.digests import digest
 from flarechat.models.sidecars import find
 from flarechat.protocol import Boot, MtpInfo, Ready, Sampling, Speculation
@@ -155,6 +156,22 @@ def test_a_head_asked_for_that_is_for_another_model_is_named_with_both_fingerpri
         f"The MTP file {asked} is not used: this model is {digest(model, cache)[:16]}, and the "
         f"file is for {heads.TARGET[:16]}.",
     ) == ready(desk).notices
+
+
+def test_the_head_that_ships_is_small_and_says_how_it_was_made(tmp_path: Path) -> None:
+    refused: list[str] = []
+    found = find(tmp_path / "model.gguf", SMOLLM2.gguf_sha256, refused=refused.append)
+
+    assert found is not None and [] == refused
+    assert found.path.stat().st_size <= 12_000_000
+    record = found.record
+    assert [SMOLLM2.gguf_sha256] == record["targets"]
+    assert "Apache-2.0" == record["licence"]
+    assert record["tokens"] > 0 and record["seed"] >= 0
+    assert record["draft_vocabulary"] and all(loss > 0 for loss in record["losses"])
+    for law in record["acceptance"]["laws"]:
+        survival = law["survival"]
+        assert sorted(survival, reverse=True) == survival and 0 < survival[-1] < survival[0] < 1
 
 
 COUNT = itertools.count()
