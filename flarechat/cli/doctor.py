@@ -47,5 +47,14 @@ def _word(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
+        return _first_drafts(value) or json.dumps(value, ensure_ascii=False)
     return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def _first_drafts(acceptance: dict[str, Any]) -> str:
+    """The share of first drafts kept under each law of a head's record; "" for one without."""
+    try:
+        kept = [f"{law['survival'][0]:.0%} at {law['law']}" for law in acceptance["laws"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+    return f"{', '.join(kept)} (first drafts; temperature/top-k/top-p)" if kept else ""

@@ -61,6 +61,30 @@ def test_the_doctor_finds_the_draft_head_and_tells_what_its_record_says(
     assert str(path) in text and '{"depth 1": 0.62}' in text
 
 
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        (
+            {"laws": [{"law": "0", "survival": [0.829, 0.7]}, {"law": "1/20", "survival": [0.6]}]},
+            "acceptance       83% at 0, 60% at 1/20 (first drafts; temperature/top-k/top-p)",
+        ),
+        ({"laws": [{"law": "0", "survival": []}]}, '{"laws": [{"law": "0", "survival": []}]}'),
+        ({"laws": [3]}, 'acceptance       {"laws": [3]}'),
+        ({"laws": []}, 'acceptance       {"laws": []}'),
+        ("good", "acceptance       good"),
+    ],
+)
+def test_the_doctor_puts_measured_acceptance_in_a_line(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: object, said: str
+) -> None:
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", "print('{}')")
+    model = tiny.write(tmp_path / "tiny.gguf").path
+    heads.beside(model, paths.cache_dir(), acceptance=recorded)
+    monkeypatch.setenv("FLARECHAT_MODEL", str(model))
+
+    assert said in cli("doctor").out
+
+
 def test_the_doctor_says_that_heads_are_off_or_that_the_one_asked_for_is_not_there(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
