@@ -7,7 +7,11 @@ from typing import Any
 
 from flarechat.errors import ModelError
 
-RECIPES = {"llama": "flarechat.engine.recipes.llama"}
+RECIPES = {
+    "llama": "flarechat.engine.recipes.llama",
+    "qwen4_exp": "flarechat.engine.recipes.qwen38",
+    "qwen4_exp_text": "flarechat.engine.recipes.qwen38",
+}
 SUPPORTED = tuple(RECIPES)
 
 

@@ -1,0 +1,10 @@
+"""The Qwen3.8-Flash-Next family: gated delta recurrences and sparse attention over blocks, a
+residual of several streams, n-gram features, mixtures of experts."""
+
+from __future__ import annotations
+
+from flarechat.engine.recipes.qwen38.config import ModelArgs
+from flarechat.engine.recipes.qwen38.model import Model
+from flarechat.engine.recipes.qwen38.weights import load, price
+
+__all__ = ["Model", "ModelArgs", "load", "price"]

@@ -1,0 +1,63 @@
+"""What the n-gram features of a slot look back on: its last tokens, and the inputs of their
+convolution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flarechat.engine.state.recent import RecentRows
+
+if TYPE_CHECKING:
+    from flarechat.engine.slot import Lanes
+
+
+class NgramState:
+    """The last `tokens` token ids and the last `columns` convolution inputs [F] of S slots."""
+
+    def __init__(
+        self, slots: int, tokens: int, columns: int, features: int, eos: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> None:  # fmt: skip
+        self.ids = RecentRows(slots, 1, tokens, 1, torch.int64, device, fill=eos)
+        self.columns = RecentRows(slots, 1, columns, features, dtype, device)
+
+    @staticmethod
+    def price(slots: int, tokens: int, columns: int, features: int, dtype: torch.dtype) -> int:
+        """Bytes such a state takes."""
+        ids = RecentRows.price(slots, 1, tokens, 1, torch.int64)
+        return ids + RecentRows.price(slots, 1, columns, features, dtype)
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Move on over the first `emitted` [B] rows of the last pass."""
+        self.ids.keep(lanes, emitted)
+        self.columns.keep(lanes, emitted)
+
+    def reusable(self, held: int, rows: int) -> int:
+        """All of what is held, or nothing: earlier rows are gone."""
+        return rows if rows == held else 0
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """Copies of what `slot` looks back on after its first `rows` tokens, which it holds."""
+        return {"ids": self.ids.rows[slot].clone(), "columns": self.columns.rows[slot].clone()}
+
+    def restore(self, slot: int, rows: int, saved: dict[str, Tensor]) -> None:
+        """Put a snapshot of `rows` tokens into `slot`."""
+        self.ids.rows[slot].copy_(saved["ids"])
+        self.columns.rows[slot].copy_(saved["columns"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rows looked back on, and those of the last pass."""
+        return {
+            "ids": self.ids.rows,
+            "columns": self.columns.rows,
+            "fresh ids": self.ids.fresh,
+            "fresh columns": self.columns.fresh,
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of those tensors."""
+        return sum(t.nbytes for t in self.tensors().values())

@@ -1,0 +1,127 @@
+"""The recurrences of gated delta layers: one matrix a value head, and the convolution before it.
+
+Owns S float32 [S, layers, heads, K, V], the last convolution inputs, and what a pass of W rows
+leaves behind until it is known how many of them stay. Three ways to make the state after the kept
+rows the live one, of which each agrees with the others:
+
+    records     of every row its key, its correction and its decay; the kept ones are replayed
+    columns     the whole state after every row; the last kept one is copied
+    reforward   nothing; the model runs the kept rows again
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flarechat.engine.layers.gated_delta import Records, replay
+from flarechat.engine.state.kv import zeroed
+from flarechat.engine.state.recent import ROUND_ROWS, RecentRows, begun, put
+
+if TYPE_CHECKING:
+    from flarechat.engine.layers.gated_delta import DeltaShape
+    from flarechat.engine.slot import Lanes
+    from flarechat.engine.state.passes import Pass
+
+COMMITS = ("records", "columns", "reforward")
+
+
+class RecurrentState:
+    """Recurrences of `layers` layers for S slots."""
+
+    def __init__(
+        self, layers: int, slots: int, shape: DeltaShape, taps: int, dtype: torch.dtype,
+        device: torch.device, commit: str = "records",
+    ) -> None:  # fmt: skip
+        assert commit in COMMITS
+        self.by, self.width = commit, 1
+        self.state = zeroed((slots, layers, *shape.state), torch.float32, device)
+        self.conv = RecentRows(slots, layers, taps, shape.channels, dtype, device)
+        self.left: dict[str, Tensor] = {
+            name: zeroed((slots, layers, ROUND_ROWS, *size), torch.float32, device)
+            for name, size in _left(shape, commit).items()
+        }
+
+    @staticmethod
+    def price(
+        layers: int, slots: int, shape: DeltaShape, taps: int, dtype: torch.dtype,
+        commit: str = "records",
+    ) -> int:  # fmt: skip
+        """Bytes such a state takes."""
+        left = sum(torch.Size(size).numel() for size in _left(shape, commit).values())
+        floats = torch.Size(shape.state).numel() + ROUND_ROWS * left
+        conv = RecentRows.price(slots, layers, taps, shape.channels, dtype)
+        return slots * layers * floats * torch.float32.itemsize + conv
+
+    def before(self, lanes: Lanes, layer: int) -> Tensor:
+        """[B, heads, K, V]: the state before the lanes' next row."""
+        return begun(self.state[:, layer], lanes)
+
+    def commit(self, lanes: Lanes, layer: int, state: Tensor, count: Tensor) -> None:
+        """`state` is the live one of the lanes whose `count` [B] of rows consumed is not 0."""
+        put(self.state[:, layer], lanes, state, count > 0)
+
+    def take(self, run: Pass, layer: int, records: Records) -> None:
+        """The rows of a pass that is settled become state; of another's, what they left is held."""
+        if run.settled:
+            self.commit(run.lanes, layer, records.states[-1], run.count)
+            return
+        self.width = run.width
+        if run.width > ROUND_ROWS:
+            return
+        for name, buffer in self.left.items():
+            value = getattr(records, name)
+            rows = torch.stack(value, 1) if isinstance(value, list) else value
+            put(buffer[:, layer, : run.width], run.lanes, rows, run.live)
+
+    def keep(self, lanes: Lanes, emitted: Tensor) -> None:
+        """Make the state after the first `emitted` [B] rows of the last pass the live one."""
+        self.conv.keep(lanes, emitted)
+        for layer in range(self.state.shape[1]):
+            left = {
+                name: buffer[:, layer, : self.width].index_select(0, lanes.index)
+                for name, buffer in self.left.items()
+            }
+            if self.by == "records":
+                state = replay(self.before(lanes, layer), Records(**left), emitted)
+            else:
+                state = left["states"][torch.arange(len(emitted)), (emitted - 1).clamp_min(0)]
+            self.commit(lanes, layer, state, emitted)
+
+    def reusable(self, held: int, rows: int) -> int:
+        """All of what is held, or nothing: earlier states are gone."""
+        return rows if rows == held else 0
+
+    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """Copies of the state of `slot` after its first `rows` tokens, which it holds."""
+        return {"state": self.state[slot].clone(), "conv": self.conv.rows[slot].clone()}
+
+    def restore(self, slot: int, rows: int, saved: dict[str, Tensor]) -> None:
+        """Put a snapshot of `rows` tokens into `slot`."""
+        self.state[slot].copy_(saved["state"])
+        self.conv.rows[slot].copy_(saved["conv"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The states, the convolutions' inputs, and what the last pass left."""
+        own = {"state": self.state, "conv": self.conv.rows, "fresh conv": self.conv.fresh}
+        return own | self.left
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of those tensors."""
+        return sum(t.nbytes for t in self.tensors().values())
+
+
+def _left(shape: DeltaShape, commit: str) -> dict[str, tuple[int, ...]]:
+    """What one row leaves behind in one layer, by name."""
+    if commit == "columns":
+        return {"states": shape.state}
+    if commit == "reforward":
+        return {}
+    return {
+        "key": (shape.key_heads, shape.key_dim),
+        "correction": (shape.value_heads, shape.value_dim),
+        "decay": (shape.value_heads,),
+    }
