@@ -1,8 +1,9 @@
-"""`flarechat models`: list, pull, inspect and remove models. Owns only how they are printed."""
+"""`flarechat models`: list, pull, inspect, make and remove models. Owns how they are printed."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,6 +56,50 @@ def inspect(
     facts = dataclasses.asdict(inspection.inspect(model))
     rows = [(name.replace("_", " "), str(value)) for name, value in facts.items()]
     print_table(("FIELD", "VALUE"), rows)
+
+
+@app.command("make-random", cls=GroupedCommand)
+def make_random(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="The model family: qwen38.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+    layers: Annotated[
+        int | None,
+        typer.Option("--layers", metavar="N", help="Layers, 4 to 48. Default: 4, or 48 if real."),
+    ] = None,
+    geometry: Annotated[
+        str,
+        typer.Option("--geometry", metavar="SIZE", help="Sizes: tiny or real. Default: tiny."),
+    ] = "tiny",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="bf16, fp8, nvfp4, nvfp4-mtp-fp8 or fp4-local. Default: bf16.",
+        ),
+    ] = "bf16",
+    mtp: Annotated[
+        str,
+        typer.Option(
+            "--mtp",
+            metavar="PLACE",
+            help="The draft head: inside, sidecar or none. Default: inside.",
+        ),
+    ] = "inside",
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="SEED", help="What the values follow. Default: 0.")
+    ] = 0,
+) -> None:
+    """Write a checkpoint of random values, to try loading and speed without the weights."""
+    from flarechat.models.making import make_random
+
+    count = layers if layers is not None else 48 if geometry == "real" else 4
+    with Bar() as bar:
+        path = make_random(
+            folder, bar.show, family=family, layers=count, geometry=geometry, format=form, mtp=mtp,
+            seed=seed,
+        )  # fmt: skip
+    print(path)
 
 
 @app.command("rm", cls=GroupedCommand)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks that die with their owner.
+"""Files and folders that appear whole or not at all, and locks that die with their owner.
 
 Knows nothing about models. A half-written file is named `.NAME.XXXX.part`; its writer holds a
 lock on it, so whoever writes there next can tell a dead leftover from work under way.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from typing import BinaryIO
 
 from flarechat.errors import StorageError
 
+_LOCK = ".lock"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -71,6 +73,49 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise storage_error(path, error) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_whole(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` when the block ends well and vanishes when it does
+    not. Nothing but an empty folder may be at `path`.
+    """
+    path = path.absolute()
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        _require_empty(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_folders(path)
+        part.mkdir()
+        lock = part.joinpath(_LOCK).open("xb")
+    except OSError as error:
+        raise storage_error(path, error) from error
+    try:
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield part
+            part.joinpath(_LOCK).unlink()
+            os.replace(part, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _require_empty(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StorageError(
+            f"{path} is not an empty folder.", "Give a new one; nothing is ever written over."
+        )
+
+
+def _sweep_folders(path: Path) -> None:
+    """Delete the folders that writers of `path` that died left behind."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError), part.joinpath(_LOCK).open("rb") as lock:
+            if _try_lock(lock):
+                shutil.rmtree(part, ignore_errors=True)
 
 
 @contextmanager
