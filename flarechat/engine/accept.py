@@ -46,11 +46,16 @@ def accept(
 
 def accept_match(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tensor, Tensor]:
     """The target's own draws, and how many drafts they confirm."""
-    positions = lanes.next_positions(law.probs.shape[1])[..., None]
-    noise = rng.gumbel(lanes.seed()[:, None, None], rng.SAMPLE, positions, law.candidates())
-    tokens = law.draw(noise)
+    tokens = law.only() if law.certain else _sampled(law, lanes)
     agreed = (proposal.tokens == tokens[:, : proposal.draft_tokens]) & proposal.valid()
     return tokens, _leading(agreed)
+
+
+def _sampled(law: TargetLaw, lanes: Lanes) -> Tensor:
+    """int64 [B, W]: the draws that `match` promises, each row's noise a function of its place."""
+    positions = lanes.next_positions(law.probs.shape[1])[..., None]
+    noise = rng.gumbel(lanes.seed()[:, None, None], rng.SAMPLE, positions, law.candidates())
+    return law.draw(noise)
 
 
 def accept_ratio(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,15 @@ class TargetLaw:
         same = self.ids[:, :rows] == tokens[..., None]
         return torch.where(same, self.probs[:, :rows], 0.0).sum(-1)
 
+    @property
+    def certain(self) -> bool:
+        """Whether every row has one candidate, so that no noise decides anything."""
+        return self.probs.shape[-1] == 1
+
+    def only(self) -> Tensor:
+        """int64 [B, W]: the candidates, where the law is certain."""
+        return self.candidates()[..., 0].expand(self.probs.shape[:-1])
+
     def draw(self, noise: Tensor) -> Tensor:
         """Gumbel-max draw at every row: noise [B, W, C] → tokens int64 [B, W]."""
         return self.token_at((self.probs.log() + noise).argmax(-1))
