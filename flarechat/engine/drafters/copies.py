@@ -77,7 +77,7 @@ class CopyDrafter:
         mtp: bool,
     ) -> None:  # fmt: skip
         """Start looking for copies, or not at all: then the answer is not kept either."""
-        self.offered[slot] = 0
+        self.close(slot)
         if not history:
             return
         self._looking[slot] = _Looking(deque(prompt, maxlen=max(KEY_LENGTHS)))

@@ -61,9 +61,9 @@ class MtpDrafter:
         mtp: bool,
     ) -> None:  # fmt: skip
         """Start drafting after catching up with the restored rows, or not at all."""
+        self.close(slot)
         rows = max(restored - 1, 0)
         self.ready[slot] = rows if self.always_absorbs else min(self.ready[slot], rows)
-        self.depth[slot] = 0
         if mtp:
             self._catch_up(slot, prompt, rows)
             self._consumed[slot] = len(prompt) - 1
@@ -116,12 +116,9 @@ class MtpDrafter:
         for step in range(plan.draft_tokens):
             hidden = self._forward(lanes, hidden, token, plan, shift=step - 1, chain=chain)
             law = self._law(lanes, hidden, drafts, plan)
-            own, copied = (
-                law.draw(self._noise(lanes, law, plan, step)),
-                staged.tokens[:, step, None],
-            )
+            own = law.only() if law.certain else law.draw(self._noise(lanes, law, plan, step))
             forced = step < staged.offered[:, None]
-            token = torch.where(forced, copied, own)
+            token = torch.where(forced, staged.tokens[:, step, None], own)
             drafts = torch.cat([drafts, token], dim=1)
             laws.append((law, forced))
         depth = self.depth.index_select(0, lanes.index).clamp_max(plan.draft_tokens)
@@ -181,10 +178,10 @@ class MtpDrafter:
         """float32 [B, K, V]: each draft's law; None if all are points or nobody will look."""
         if plan.acceptance == "match" or plan.law.candidates == 1 or not laws:
             return None
-        empty = torch.zeros(len(lanes), 1, lanes.pool.vocabulary, device=self.device)
-        rows = []
-        for step, (law, forced) in enumerate(laws):
-            own = empty.scatter(2, law.candidates().expand(law.probs.shape), law.probs)
-            point = empty.scatter(2, drafts[:, step, None, None], 1.0)
-            rows.append(torch.where(forced[..., None], point, own))
-        return torch.cat(rows, dim=1)
+        # One candidate count for all steps: the plan and the head's vocabulary decide it.
+        own = torch.cat([law.probs for law, _ in laws], dim=1)
+        ids = torch.cat([law.candidates().expand(law.probs.shape) for law, _ in laws], dim=1)
+        forced = torch.cat([forced for _, forced in laws], dim=1)[..., None]
+        dense = torch.zeros(*drafts.shape, lanes.pool.vocabulary, device=self.device)
+        dense.scatter_(2, ids, torch.where(forced, 0.0, own))
+        return dense.scatter_add_(2, drafts[..., None], forced.float())
