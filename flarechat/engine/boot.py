@@ -55,7 +55,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
         checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
         device=device,
     )  # fmt: skip
-    mtp = load_head(boot, recipe, target, checkpoint.fingerprint, prices, setup, notices.append)
+    mtp = load_head(boot, recipe, target, checkpoint, prices, setup, notices.append)
     info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
     drafter = make_drafter("copies", lanes, device)
     if mtp:

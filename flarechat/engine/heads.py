@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flarechat.engine.memory import admit
-from flarechat.engine.weights.checkpoint import SafetensorsFiles
+from flarechat.engine.weights.checkpoint import Checkpoint, SafetensorsFiles
 from flarechat.errors import ModelError
 from flarechat.models.sidecars import Sidecar, candidates, refusal
 from flarechat.protocol import Boot, MtpInfo
@@ -47,12 +47,12 @@ def admit_setup(prices: Mapping[str, int], setup: Setup) -> None:
 
 
 def load_head(
-    boot: Boot, recipe: Any, target: Any, fingerprint: str, prices: Mapping[str, int],
+    boot: Boot, recipe: Any, target: Any, checkpoint: Checkpoint, prices: Mapping[str, int],
     setup: Setup, tell: Tell,
 ) -> LoadedHead | None:  # fmt: skip
     """The head to draft with for `target`, or None; `tell` hears of those that are left out.
 
-    `prices` are the model's own.
+    `prices` are the model's own. A recipe whose heads may lie in the checkpoint finds them itself.
     """
     if not boot.mtp:
         return None
@@ -61,16 +61,23 @@ def load_head(
         if asked:
             tell(refusal(asked, "models of this family take no head").message)
         return None
-    found = candidates(Path(boot.model), fingerprint, explicit=asked, refused=tell)
+    model, fingerprint = Path(boot.model), checkpoint.fingerprint
+    if hasattr(recipe, "find_heads"):
+        own = checkpoint.config, checkpoint.tensors
+        found = recipe.find_heads(*own, model, asked, fingerprint, tell)
+    else:
+        found = (
+            (sidecar, SafetensorsFiles(dict.fromkeys(sidecar.tensors, sidecar.path)))
+            for sidecar in candidates(model, fingerprint, explicit=asked, refused=tell)
+        )
     return _first_that_loads(recipe, target, found, prices, setup, tell)
 
 
 def _first_that_loads(
-    recipe: Any, target: Any, found: Iterable[Sidecar], prices: Mapping[str, int],
+    recipe: Any, target: Any, found: Iterable[tuple[Sidecar, Any]], prices: Mapping[str, int],
     setup: Setup, tell: Tell,
 ) -> LoadedHead | None:  # fmt: skip
-    for sidecar in found:
-        tensors = SafetensorsFiles(dict.fromkeys(sidecar.tensors, sidecar.path))
+    for sidecar, tensors in found:
         try:
             own = recipe.price_head(
                 target.args, sidecar.record, setup.lanes, setup.context, setup.dtype

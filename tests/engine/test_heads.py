@@ -214,7 +214,8 @@ def test_no_byte_of_a_head_file_stops_the_model(
     said: list[str] = []
     boot = Boot(model=str(folder / path.name), cache="")
     alone = llama.price(target.args, 1, 128, "float32")
-    loaded = loading.load_head(boot, llama, target, fingerprint, alone, setup, said.append)
+    model: Any = SimpleNamespace(fingerprint=fingerprint)
+    loaded = loading.load_head(boot, llama, target, model, alone, setup, said.append)
 
     assert loaded is None or [] == said
     assert len(said) <= 1
@@ -265,7 +266,8 @@ def test_models_of_a_family_without_heads_have_none(tmp_path: Path) -> None:
 
     def loaded(**boot: Any) -> loading.LoadedHead | None:
         asked = Boot(model=str(tmp_path), cache="", **boot)
-        return loading.load_head(asked, SimpleNamespace(), None, "f", {}, setup, said.append)
+        model: Any = SimpleNamespace(fingerprint="f")
+        return loading.load_head(asked, SimpleNamespace(), None, model, {}, setup, said.append)
 
     assert loaded() is None and [] == said
     assert loaded(mtp_file="x") is None

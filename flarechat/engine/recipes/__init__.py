@@ -17,7 +17,7 @@ SUPPORTED = tuple(RECIPES)
 
 def recipe_for(architecture: str) -> Any:
     """The recipe module of an architecture: ModelArgs, load and price, and, where the family takes
-    MTP heads, load_head and price_head."""
+    MTP heads, load_head and price_head; find_heads where a head may lie in the checkpoint."""
     if architecture not in RECIPES:
         raise ModelError(
             f"The architecture {architecture!r} is not supported.",
