@@ -1,6 +1,6 @@
 """The ways of drafting that a bench compares. Owns what each arm's name means.
 
-    off               K = 0: plain decoding, the baseline of every ratio
+    off               K = 0: plain decoding without a head, the baseline of every ratio
     fixed-N           the MTP head drafts N tokens in every round; no copies
     adaptive          the controller picks the width; the MTP head alone drafts
     adaptive+history  the same with copies: from the request's own text and from history

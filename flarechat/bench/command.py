@@ -38,7 +38,8 @@ def run_bench(
     ui_tax: bool,
     doors: Doors | None = None,
 ) -> int:
-    """Measure, print and write; returns the exit code. `doors` opens an engine a call."""
+    """Measure, print and write; returns the exit code. `doors` opens an engine a call, with an MTP
+    head or without."""
     if repeats < 1:
         raise SettingsError(f"--repeats {repeats} is out of range.", "Give 1 or more.")
     if replay:
@@ -46,7 +47,7 @@ def run_bench(
     workloads, chosen = load_workloads(workload), parse_arms(arms, settings.speculation())
     if json_path:
         require_writable(json_path)
-    open_door = doors or (lambda: _open_door(settings))
+    open_door = doors or (lambda mtp: _open_door(settings, mtp))
     if ui_tax:
         return _ui_tax(settings, workloads[0], repeats, json_path, open_door)
     return _compare(settings, chosen, workloads, repeats, json_path, open_door)
@@ -94,7 +95,7 @@ def _ui_tax(
     tax = UiTax([], [])
 
     def play() -> None:
-        door = doors()
+        door = doors(False)
         try:
             measure_ui_tax(settings, door, workload, repeats, into=tax, notice=_notice)
         finally:
@@ -139,8 +140,8 @@ def _notice(text: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, style="dim")
 
 
-def _open_door(settings: Settings) -> EngineDoor:
-    """A fresh engine, loading; the model is pulled first if it is not here."""
+def _open_door(settings: Settings, mtp: bool) -> EngineDoor:
+    """A fresh engine, loading, without a head unless `mtp`; a model that is not here is pulled."""
     from flarechat.launch import open_engine
 
     said: set[str] = set()
@@ -150,4 +151,4 @@ def _open_door(settings: Settings) -> EngineDoor:
             said.add(stage)
             _notice(f"{stage}: {total / 1e6:.0f} MB")
 
-    return open_engine(settings, progress)
+    return open_engine(dataclasses.replace(settings, mtp=settings.mtp and mtp), progress)

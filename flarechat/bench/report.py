@@ -171,7 +171,7 @@ def _left_out(names: Sequence[str]) -> list[str]:
 
 
 def _noise(arms: Iterable[ArmSummary]) -> list[str]:
-    """A warning when plain rounds, the same work in every arm, did not take the same time."""
+    """A warning when plain rounds, nearly the same work in every arm, took unlike times."""
     widths = [arm.speculation.cost_ms_by_width for arm in arms]
     plain = sorted(costs["1"] for costs in widths if "1" in costs)
     if not plain or plain[-1] <= NOISE * plain[0]:

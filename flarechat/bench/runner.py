@@ -4,7 +4,8 @@ Each pass (one arm of one repeat) opens a fresh engine: the history ring keeps e
 loaded model gave, so an engine that had met a prompt before would copy its own answer and look
 far faster than it is. One warm-up turn follows, unrelated to the prompts. The order of the arms
 turns round from repeat to repeat (ABCD, DCBA, …), so a machine that gets slower as it warms up
-favours nobody. The seed belongs to the workload: all arms and repeats draw the same.
+favours nobody. The seed belongs to the workload: all arms and repeats draw the same. An arm that
+may not draft with an MTP head is given an engine that loaded none: plain decoding pays for nothing.
 Knows the engine door only; a table and a file are others' business.
 """
 
@@ -33,7 +34,7 @@ from flarechat.protocol import (
 
 WARM_UP = "Count from one to twenty in words."
 WARM_UP_TOKENS = 24
-Doors = Callable[[], EngineDoor]
+Doors = Callable[[bool], EngineDoor]
 Notice = Callable[[str], None]
 
 
@@ -41,12 +42,14 @@ Notice = Callable[[str], None]
 class Measured:
     """What a bench has so far; it grows while the bench runs, so an interrupt loses nothing.
 
-    `left_out` names the arms that were not played, since no MTP head is loaded.
+    `model` is one with an MTP head, if any engine had one; `left_out` names the arms that were
+    not played, since a head was asked for and none is loaded.
     """
 
     model: ModelInfo | None = None
     samples: list[Sample] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    headless: bool = False
     complete: bool = False
 
 
@@ -114,16 +117,22 @@ def measure(
     into: Measured,
     notice: Notice,
 ) -> None:
-    """Run every pass, adding samples to `into` as they come."""
+    """Run every pass, adding samples to `into` as they come.
+
+    `doors` opens an engine, with an MTP head or without one.
+    """
     said: set[str] = set()
     for repeat, arm in pass_order(arms, repeats):
         if _is_left_out(arm, into):
             continue
         notice(f"repeat {repeat + 1}/{repeats}  {arm.name}")
-        door = doors()
+        learned = arm.speculation.learned
+        door = doors(learned)
         try:
             ready = wait_ready(door)
-            into.model = ready.model
+            into.headless |= (learned or arm.learned_only) and ready.model.mtp is None
+            if into.model is None or into.model.mtp is None:
+                into.model = ready.model
             for sentence in ready.notices:
                 if sentence not in said:
                     said.add(sentence)
@@ -137,7 +146,7 @@ def measure(
 
 def _is_left_out(arm: Arm, into: Measured) -> bool:
     """Whether the arm needs an MTP head and the model is known to have none; noted if so."""
-    if not arm.learned_only or into.model is None or into.model.mtp is not None:
+    if not (arm.learned_only and into.headless):
         return False
     if arm.name not in into.left_out:
         into.left_out.append(arm.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from flarechat.errors import FlarechatError
@@ -59,9 +60,11 @@ class Doors:
         self.options = options
         self.opened: list[ArmEngine] = []
 
-    def __call__(self) -> ArmEngine:
+    def __call__(self, mtp: bool) -> ArmEngine:
         assert all(engine.closed for engine in self.opened), "the engine before was left open"
         engine = ArmEngine(**self.options)  # type: ignore[arg-type]
+        if not mtp:
+            engine.model = dataclasses.replace(engine.model, mtp=None)
         engine.start()
         self.opened.append(engine)
         return engine

@@ -175,7 +175,7 @@ def test_an_engine_that_dies_under_the_interface_raises_its_own_error() -> None:
     engine.start()
 
     with pytest.raises(EngineError, match="process died"):
-        bench(lambda: engine, ui_tax=True)
+        bench(lambda mtp: engine, ui_tax=True)
 
     assert engine.closed
 
@@ -194,7 +194,7 @@ def test_an_interrupt_under_the_interface_ends_the_measurement() -> None:
 
     engine.submit = stall  # type: ignore[method-assign]
 
-    assert 130 == bench(lambda: engine, ui_tax=True)
+    assert 130 == bench(lambda mtp: engine, ui_tax=True)
     assert ["ui-0"] == engine.cancelled
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from flarechat.bench.arms import DEFAULT, parse_arms
@@ -63,6 +65,25 @@ def test_arms_of_the_head_alone_are_left_out_where_none_is_loaded() -> None:
     assert all(engine.closed for engine in doors.opened)
     assert 1 == said.count("No head.")
     assert into.complete
+
+
+def test_plain_decoding_gets_an_engine_without_a_head_and_leaves_no_arm_out() -> None:
+    doors, into = Doors(), Measured()
+    arms = parse_arms("off,fixed-3", SETTINGS.speculation())
+    measure(SETTINGS, arms, WORKLOADS, 2, doors=doors, into=into, notice=lambda _: None)
+
+    assert [False, True, True, False] == [engine.model.mtp is not None for engine in doors.opened]
+    assert [] == into.left_out
+    assert into.model is not None and into.model.mtp is not None
+
+
+def test_an_arm_of_the_head_is_left_out_where_the_user_wants_no_head() -> None:
+    doors, into = Doors(), Measured()
+    arms = parse_arms("off,fixed-3", dataclasses.replace(SETTINGS, mtp=False).speculation())
+    measure(SETTINGS, arms, WORKLOADS, 2, doors=doors, into=into, notice=lambda _: None)
+
+    assert ["fixed-3"] == into.left_out
+    assert {"off"} == {sample.arm for sample in into.samples}
 
 
 def test_every_engine_warms_up_once_and_nobody_counts_it() -> None:
