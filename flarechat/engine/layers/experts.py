@@ -5,13 +5,18 @@ Owns the storage of an expert's weights. Which experts a row takes is the router
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flarechat.engine import kernels
+from flarechat.engine.weights.formats import FP8_BLOCKS, NVFP4, Packed
+
 _GATHERED = 96
+_DECODED_BYTES = 64 << 20
 
 
 class Experts(Protocol):
@@ -33,18 +38,84 @@ class DenseExperts:
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         if ids.numel() > _GATHERED:
-            return self._by_expert(x, ids, weights)
+            return _by_expert(x, ids, weights, lambda one: (self.gate_up[one], self.down[one]))
         flat = ids.reshape(-1)
-        rows = x.repeat_interleave(ids.shape[1], dim=0)[..., None]
-        gate, up = (self.gate_up[flat] @ rows).chunk(2, dim=1)
-        out = (self.down[flat] @ (F.silu(gate) * up)).view(*ids.shape, -1)
-        return (out * weights[..., None]).sum(1)
+        return _gathered(x, weights, self.gate_up[flat], self.down[flat])
 
-    def _by_expert(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        out = torch.zeros_like(x)
-        for expert in ids.unique().tolist():
-            row, choice = torch.where(ids == expert)
-            gate, up = F.linear(x[row], self.gate_up[expert]).chunk(2, dim=-1)
-            own = F.linear(F.silu(gate) * up, self.down[expert])
-            out.index_add_(0, row, (own * weights[row, choice, None]).to(out.dtype))
-        return out
+
+class PackedExperts:
+    """Weights as the checkpoint packs them: gate_up [E, 2, I, D] and down [E, D, I].
+
+    On a GPU our kernel decodes on the way. Elsewhere the experts that are used are decoded to
+    floats, a few rows' at a time, or one by one if there are many rows. Activations stay floats.
+    """
+
+    kind = ""
+
+    def __init__(self, gate_up: Packed, down: Packed) -> None:
+        for packed in (gate_up, down):
+            if packed.kind != self.kind:
+                raise ValueError(f"{type(self).__name__} cannot hold {packed.kind}")
+        self.gate_up, self.down = gate_up, down
+        _, _, inner, wide = gate_up.shape
+        self._pairs_at_once = _DECODED_BYTES // (4 * 3 * inner * wide)
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        if x.device.type == "cuda" and kernels.available():
+            from flarechat.engine.kernels.experts import packed_experts
+
+            return packed_experts(x, ids, weights, self.gate_up, self.down)
+        if ids.numel() > _GATHERED:
+            return _by_expert(x, ids, weights, lambda one: self._decoded(one, x.dtype))
+        step = max(1, self._pairs_at_once // ids.shape[1])
+        rows = zip(x.split(step), ids.split(step), weights.split(step), strict=True)
+        parts = [_gathered(a, w, *self._decoded(i.reshape(-1), x.dtype)) for a, i, w in rows]
+        return torch.cat(parts)
+
+    def _decoded(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """gate_up [..., 2 I, D] and down [..., D, I] of the experts `ids` int64 [...]."""
+        gate_up = self.gate_up.take(ids).decode().to(dtype).flatten(-3, -2)
+        return gate_up, self.down.take(ids).decode().to(dtype)
+
+
+class Nvfp4Experts(PackedExperts):
+    """Four bits a weight, sixteen to a scale."""
+
+    kind = NVFP4
+
+
+class Fp8Experts(PackedExperts):
+    """Eight bits a weight, a scale for every tile of 128 by 128."""
+
+    kind = FP8_BLOCKS
+
+
+def hold_experts(gate_up: Tensor | Packed, down: Tensor | Packed) -> Experts:
+    """Experts in the storage their weights have, floats [E, 2 I, D] and [E, D, I] or packed."""
+    if isinstance(gate_up, Packed) and isinstance(down, Packed):
+        held = Nvfp4Experts if gate_up.kind == NVFP4 else Fp8Experts
+        return held(gate_up, down)
+    assert isinstance(gate_up, Tensor) and isinstance(down, Tensor), "one is packed, one is not"
+    return DenseExperts(gate_up, down)
+
+
+def _gathered(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Rows x [N, D] with their own k experts each, gate_up [N k, 2 I, D] and down [N k, D, I]."""
+    rows = x.repeat_interleave(weights.shape[1], dim=0)[..., None]
+    gate, up = (gate_up @ rows).chunk(2, dim=1)
+    out = (down @ (F.silu(gate) * up)).view(*weights.shape, -1)
+    return (out * weights[..., None]).sum(1)
+
+
+def _by_expert(
+    x: Tensor, ids: Tensor, weights: Tensor, weights_of: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Expert by expert, all of its rows together; `weights_of` gives gate_up and down of one."""
+    out = torch.zeros_like(x)
+    for expert in torch.unique(ids):
+        row, choice = torch.where(ids == expert)
+        gate_up, down = weights_of(expert)
+        gate, up = F.linear(x[row], gate_up).chunk(2, dim=-1)
+        own = F.linear(F.silu(gate) * up, down)
+        out.index_add_(0, row, (own * weights[row, choice, None]).to(out.dtype))
+    return out

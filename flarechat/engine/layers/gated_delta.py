@@ -1,13 +1,11 @@
 """The gated delta rule: linear attention whose state is a matrix per value head.
 
-Owns its arithmetic, row by row and by chunks, and what a row must leave behind for the state to be
-made again: its key, its correction and its decay. State is float32 throughout. Value heads share
-key heads in equal runs, as grouped queries share keys.
+Owns its arithmetic, row by row and by chunks; what a row leaves behind, and how the state is made
+again from it, is the state's to know. Float32 throughout, between the projections.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +15,7 @@ from torch import Tensor
 from flarechat.engine.layers.conv import depthwise
 from flarechat.engine.layers.linear import Linear
 from flarechat.engine.layers.offset_norm import GatedNorm
+from flarechat.engine.state.recurrent import DeltaShape, Records, spread
 
 if TYPE_CHECKING:
     from flarechat.engine.state.passes import Pass
@@ -25,46 +24,10 @@ if TYPE_CHECKING:
 CHUNK = 64
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaShape:
-    """Heads of keys and of values, and their dimensions."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def state(self) -> tuple[int, int, int]:
-        """Shape of one layer's state of one slot."""
-        return self.value_heads, self.key_dim, self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Features of queries, keys and values side by side."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """What W rows leave behind: `key` [B, W, Hk, K], `correction` [B, W, Hv, V] and `decay`
-    [B, W, Hv] (its logarithm), float32; `states` has the state after each row."""
-
-    key: Tensor
-    correction: Tensor
-    decay: Tensor
-    states: list[Tensor] = field(default_factory=list)
-
-
 def unit(x: Tensor) -> Tensor:
     """x over its length in the last dimension, float32."""
     x = x.float()
     return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
-
-
-def spread(x: Tensor, heads: int) -> Tensor:
-    """[B, T, Hk, K] → [B, T, heads, K]: each key head for its run of value heads."""
-    return x.repeat_interleave(heads // x.shape[2], dim=2)
 
 
 def recurrent(
@@ -87,20 +50,6 @@ def recurrent(
         corrections.append(correction)
         states.append(state)
     return torch.stack(out, 1), Records(k, torch.stack(corrections, 1), decay, states)
-
-
-def replay(state: Tensor, records: Records, count: Tensor) -> Tensor:
-    """The state [B, Hv, K, V] after the first `count` [B] of the records' rows, step by step as
-    `recurrent` takes them."""
-    kept = torch.arange(records.decay.shape[1], device=count.device) < count[:, None]
-    decay = records.decay.masked_fill(~kept[..., None], 0)
-    correction = records.correction.masked_fill(~kept[..., None, None], 0)
-    key = records.key.masked_fill(~kept[..., None, None], 0)
-    key = spread(key, correction.shape[2])[..., None]
-    for t in range(decay.shape[1]):
-        state = state * decay[:, t, :, None, None].exp()
-        state = state + key[:, t] * correction[:, t, :, None, :]
-    return state
 
 
 def chunked(
@@ -134,7 +83,7 @@ def _chunk(
     system = (weighted @ k.mT) * between
     sides = torch.cat([beta[..., None] * v, weighted * grown], dim=-1)
     solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
-    own, old = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    own, old = torch.split(solved, [v.shape[-1], k.shape[-1]], dim=-1)
     correction = own - old @ state
     out = (q * grown) @ state + ((q @ k.mT) * between) @ correction
     last = total[..., -1:]
@@ -172,13 +121,13 @@ class GatedDelta:
             out, records = recurrent(q, k, v, decay, beta, state)
             cache.take(run, layer, records)
         run.settle(cache.conv, layer, qkv)
-        gate = self.z(x).unflatten(-1, (self.shape.value_heads, -1))
+        gate = torch.unflatten(self.z(x), -1, (self.shape.value_heads, -1))
         return self.out(self.norm(out.to(x.dtype), gate).flatten(-2))
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (of unit length, queries scaled) and values, float32, by heads."""
         s = self.shape
         keys = s.key_heads * s.key_dim
-        q, k, v = mixed.split([keys, keys, s.value_heads * s.value_dim], dim=-1)
-        q, k = (unit(part.unflatten(-1, (s.key_heads, -1))) for part in (q, k))
-        return q * s.key_dim**-0.5, k, v.float().unflatten(-1, (s.value_heads, -1))
+        q, k, v = torch.split(mixed, [keys, keys, s.value_heads * s.value_dim], dim=-1)
+        q, k = (unit(torch.unflatten(part, -1, (s.key_heads, -1))) for part in (q, k))
+        return q * s.key_dim**-0.5, k, torch.unflatten(v.float(), -1, (s.value_heads, -1))

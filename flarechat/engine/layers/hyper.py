@@ -41,4 +41,4 @@ class GatedResidual:
 
     def _mixed(self, normed: Tensor) -> Tensor:
         weights = torch.sigmoid(self.up(F.silu(self.down(normed) / self.streams)))
-        return (weights * normed).unflatten(-1, (self.streams, -1)).mean(-2)
+        return torch.unflatten(weights * normed, -1, (self.streams, -1)).mean(-2)

@@ -124,8 +124,8 @@ class Ngram:
     def __call__(self, h: Tensor, features: Tensor, cache: NgramState, run: Pass) -> Tensor:
         """What the residual h [B, T, S * D] gains, of the same shape."""
         streams = (self.streams, -1)
-        keys = self.norm_key(self.key(features)).unflatten(-1, streams)
-        queries = self.norm_query(h).unflatten(-1, streams)
+        keys = torch.unflatten(self.norm_key(self.key(features)), -1, streams)
+        queries = torch.unflatten(self.norm_query(h), -1, streams)
         agreed = (keys * queries).sum(-1, keepdim=True) / math.sqrt(queries.shape[-1])
         agreed = agreed.abs().clamp_min(1e-6).sqrt() * agreed.sign()
         gated = (torch.sigmoid(agreed) * self.value(features)[..., None, :]).flatten(-2)

@@ -4,11 +4,13 @@ the whole row or by groups, and gated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ACTIVATIONS = {"sigmoid": torch.sigmoid, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "silu": F.silu}
 
 
 class OffsetRMSNorm:
@@ -22,7 +24,7 @@ class OffsetRMSNorm:
         self.weight, self.eps, self.groups = weight.float(), eps, groups
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = x.float().unflatten(-1, (self.groups, -1))
+        wide = torch.unflatten(x.float(), -1, (self.groups, -1))
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return ((wide * scale).flatten(-2) * self.weight).to(x.dtype)
 

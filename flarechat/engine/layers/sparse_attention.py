@@ -86,7 +86,7 @@ class Indexer:
 
     def __call__(self, x: Tensor, cache: IndexerState, layer: int, at: Rows) -> Tensor | None:
         """Take in x [B, T, D] and choose: bool [B, T, blocks], or None where all are chosen."""
-        mixed = self.qk(x).unflatten(-1, (self.heads + 1, -1))
+        mixed = torch.unflatten(self.qk(x), -1, (self.heads + 1, -1))
         queries, keys = mixed[..., : self.heads, :], mixed[..., self.heads, :]
         self._take(keys, cache, layer, at)
         blocks = at.extent // self.ratio
@@ -113,7 +113,7 @@ class Indexer:
         whole = (inside[..., -1] < held.shape[1]) & (numbers >= 0) & at.live[:, -1:]
         inside = inside.clamp_max(held.shape[1] - 1).flatten(1)
         groups = held.gather(1, inside[..., None].expand(-1, -1, held.shape[-1]))
-        pooled = groups.unflatten(1, (count, ratio)).float().mean(2).to(keys.dtype)
+        pooled = torch.unflatten(groups, 1, (count, ratio)).float().mean(2).to(keys.dtype)
         angles = at.rope.at((numbers * ratio).clamp_min(0))
         made = rotate_part(self.norm_k(pooled)[:, None], *angles)[:, 0]
         cache.write_raw(layer, at.slots, at.positions, at.live, keys)
@@ -144,10 +144,10 @@ class SparseAttention:
     def attend(self, x: Tensor, kv: KVState, layer: int, at: Rows, chosen: Tensor | None) -> Tensor:
         """The attention alone, to the blocks `chosen`, or to all of them."""
         angles = at.rope.at(at.positions)
-        queries, gates = self.q(x).unflatten(-1, (-1, 2 * self.head_dim)).chunk(2, dim=-1)
+        queries, gates = torch.unflatten(self.q(x), -1, (-1, 2 * self.head_dim)).chunk(2, dim=-1)
         queries = rotate_part(self.norm_q(queries).transpose(1, 2), *angles)
-        keys = self.norm_k(self.k(x).unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
-        values = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        keys = self.norm_k(torch.unflatten(self.k(x), -1, (-1, self.head_dim))).transpose(1, 2)
+        values = torch.unflatten(self.v(x), -1, (-1, self.head_dim)).transpose(1, 2)
         kv.write(layer, at.slots, at.rows, rotate_part(keys, *angles), values)
         mask = self._mask(at, chosen).repeat(1, queries.shape[1] // keys.shape[1], 1)
         seen = [

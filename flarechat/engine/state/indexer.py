@@ -2,13 +2,13 @@
 keys of the last tokens, from which a block's key is made when its last token comes.
 
 Owns, for S slots, block keys [S, layers, blocks, K] and a ring [S, layers, RING + scratch, K] of
-raw keys at position mod RING. Both are reached by position: keys of rejected tokens lie where the next
-tokens' will, and the ring is long enough to keep those of an open block beside a round's.
+raw keys at position mod RING. Both are reached by position: keys of rejected tokens lie where the
+next tokens' will, and the ring is long enough to keep those of an open block beside a round's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,7 +93,7 @@ class IndexerState:
             "open": self.ring[slot].index_select(1, at),
         }
 
-    def restore(self, slot: int, rows: int, saved: dict[str, Tensor]) -> None:
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Put a snapshot of `rows` tokens into `slot`."""
         self.blocks[slot, :, : rows // self.ratio].copy_(saved["blocks"])
         self.ring[slot].index_copy_(1, self._open(rows), saved["open"])

@@ -3,6 +3,7 @@ convolution."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,7 @@ class NgramState:
         """Copies of what `slot` looks back on after its first `rows` tokens, which it holds."""
         return {"ids": self.ids.rows[slot].clone(), "columns": self.columns.rows[slot].clone()}
 
-    def restore(self, slot: int, rows: int, saved: dict[str, Tensor]) -> None:
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Put a snapshot of `rows` tokens into `slot`."""
         self.ids.rows[slot].copy_(saved["ids"])
         self.columns.rows[slot].copy_(saved["columns"])

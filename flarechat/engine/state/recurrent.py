@@ -11,21 +11,71 @@ rows the live one, of which each agrees with the others:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from flarechat.engine.layers.gated_delta import Records, replay
 from flarechat.engine.state.kv import zeroed
 from flarechat.engine.state.recent import ROUND_ROWS, RecentRows, begun, put
 
 if TYPE_CHECKING:
-    from flarechat.engine.layers.gated_delta import DeltaShape
     from flarechat.engine.slot import Lanes
     from flarechat.engine.state.passes import Pass
 
 COMMITS = ("records", "columns", "reforward")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """Heads of keys and of values, and their dimensions."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Shape of one layer's state of one slot."""
+        return self.value_heads, self.key_dim, self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Features of queries, keys and values side by side."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What W rows leave behind: `key` [B, W, Hk, K], `correction` [B, W, Hv, V] and `decay`
+    [B, W, Hv] (its logarithm), float32; `states` has the state after each row."""
+
+    key: Tensor
+    correction: Tensor
+    decay: Tensor
+    states: list[Tensor] = field(default_factory=list)
+
+
+def spread(x: Tensor, heads: int) -> Tensor:
+    """[B, T, Hk, K] → [B, T, heads, K]: each key head for its run of value heads."""
+    return x.repeat_interleave(heads // x.shape[2], dim=2)
+
+
+def replay(state: Tensor, records: Records, count: Tensor) -> Tensor:
+    """The state [B, Hv, K, V] after the first `count` [B] of the records' rows, step by step as
+    `recurrent` takes them."""
+    kept = torch.arange(records.decay.shape[1], device=count.device) < count[:, None]
+    decay = records.decay.masked_fill(~kept[..., None], 0)
+    correction = records.correction.masked_fill(~kept[..., None, None], 0)
+    key = records.key.masked_fill(~kept[..., None, None], 0)
+    key = spread(key, correction.shape[2])[..., None]
+    for t in range(decay.shape[1]):
+        state = state * decay[:, t, :, None, None].exp()
+        state = state + key[:, t] * correction[:, t, :, None, :]
+    return state
 
 
 class RecurrentState:
@@ -85,9 +135,11 @@ class RecurrentState:
                 for name, buffer in self.left.items()
             }
             if self.by == "records":
-                state = replay(self.before(lanes, layer), Records(**left), emitted)
+                records = Records(left["key"], left["correction"], left["decay"])
+                state = replay(self.before(lanes, layer), records, emitted)
             else:
-                state = left["states"][torch.arange(len(emitted)), (emitted - 1).clamp_min(0)]
+                lane = torch.arange(len(lanes), device=emitted.device)
+                state = left["states"][lane, (emitted - 1).clamp_min(0)]
             self.commit(lanes, layer, state, emitted)
 
     def reusable(self, held: int, rows: int) -> int:
@@ -98,7 +150,7 @@ class RecurrentState:
         """Copies of the state of `slot` after its first `rows` tokens, which it holds."""
         return {"state": self.state[slot].clone(), "conv": self.conv.rows[slot].clone()}
 
-    def restore(self, slot: int, rows: int, saved: dict[str, Tensor]) -> None:
+    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Put a snapshot of `rows` tokens into `slot`."""
         self.state[slot].copy_(saved["state"])
         self.conv.rows[slot].copy_(saved["conv"])

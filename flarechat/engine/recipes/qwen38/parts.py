@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.layers.experts import DenseExperts, Experts
-from flarechat.engine.layers.gated_delta import DeltaShape, GatedDelta
+from flarechat.engine.layers.gated_delta import GatedDelta
 from flarechat.engine.layers.hyper import GatedResidual
 from flarechat.engine.layers.linear import DenseLinear, Linear
 from flarechat.engine.layers.mlp import MLP
@@ -20,6 +20,7 @@ from flarechat.engine.layers.ngram import DenseTable, Ngram, NgramHash, Table
 from flarechat.engine.layers.offset_norm import GatedNorm, OffsetRMSNorm
 from flarechat.engine.layers.sparse_attention import Indexer, SparseAttention
 from flarechat.engine.recipes.qwen38.config import ModelArgs
+from flarechat.engine.state.recurrent import DeltaShape
 from flarechat.engine.weights.formats import Packed
 from flarechat.engine.weights.qwen38 import Qwen38Tensors
 from flarechat.errors import ModelError

@@ -60,15 +60,11 @@ def load(
 
 
 def _layer(parts: Parts, number: int, kind: str) -> Layer:
-    base, args = f"layers.{number}", parts.args
-    if kind == LINEAR:
-        attention, place = parts.delta(f"{base}.linear_attn"), args.linear_layers.index(number)
-    else:
-        attention, place = parts.sparse(f"{base}.self_attn"), args.sparse_layers.index(number)
+    base, args, linear = f"layers.{number}", parts.args, kind == LINEAR
     return Layer(
         parts.residual(f"{base}.attn_hyper_connection"),
-        attention,
-        place,
+        parts.delta(f"{base}.linear_attn") if linear else parts.sparse(f"{base}.self_attn"),
+        (args.linear_layers if linear else args.sparse_layers).index(number),
         parts.residual(f"{base}.mlp_hyper_connection"),
         parts.moe(f"{base}.mlp"),
         parts.ngram(f"{base}.ple") if number == args.ple_layer else None,
