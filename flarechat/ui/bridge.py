@@ -133,7 +133,9 @@ class Bridge:
         beat, turn = Beat(), self.conversation.live
         if turn is not None and self.conversation.bound:
             ended = Finished.unplayed(turn.id, "cancelled")
-            self.conversation.apply(dataclasses.replace(ended, text=turn.text))
+            self.conversation.apply(
+                dataclasses.replace(ended, text=turn.text, thinking=turn.thinking)
+            )
             beat.touched.append(turn)
             beat.returned = joined(self._asked, self.take_queue())
             self.last = turn.finished

@@ -6,6 +6,8 @@ redraws only when its own figures changed.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.screen import Screen
 
 from flarechat.ui.bridge import Bridge
@@ -55,7 +57,7 @@ class Dashboard:
     def _header(self, speed: float) -> HeaderState:
         bridge = self._bridge
         return HeaderState(
-            model=bridge.model.name if bridge.model else bridge.settings.model,
+            model=bridge.model.name if bridge.model else Path(bridge.settings.model).name,
             session=bridge.conversation.name or "new chat",
             used=bridge.used,
             context=bridge.model.context if bridge.model else 0,

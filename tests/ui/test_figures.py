@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flarechat.chat import Turn
+from flarechat.config import Settings
+from flarechat.errors import ModelError
 from flarechat.protocol import Finished, Loading, Progress, Speculation
 from flarechat.telemetry import RoundTotals
 from flarechat.ui.format import ASCII, UNICODE, bar, count, fit, sparkline
@@ -148,6 +150,23 @@ async def test_an_answer_that_was_never_played_keeps_the_context_in_use() -> Non
 
         assert used > 0
         assert used == chat.bridge.used
+
+
+@played
+async def test_the_header_names_the_file_of_a_model_that_is_loading() -> None:
+    engine = ScriptedEngine(failure=ModelError("It is broken."))
+    settings = Settings(theme="dark", model="/models/of/some/depth/tiny.gguf")
+    async with chatting(engine, settings=settings, size=(120, 36)) as chat:
+        assert " flarechat | tiny.gguf | new chat" in chat.text
+
+
+def test_two_lines_say_that_the_head_is_off_unless_it_drafted_in_this_turn() -> None:
+    drafted = measured(Play(("a", "b", "c"), width=4, source="mtp"))
+    views = [View(), View(mtp_off="off (/set mtp on)"), drafted]
+    views.append(dataclasses.replace(drafted, mtp_off="off (/set mtp on)"))
+    said = [compact_lines(view, 80, UNICODE)[1].split("  ")[2] for view in views]
+
+    assert ["mtp 0/0", "mtp off", "mtp 2/3", "mtp 2/3"] == said
 
 
 @played

@@ -136,7 +136,8 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     costs = " ".join(f"w{cost.label} {number(cost.ms)}" for cost in view.costs if cost.rounds)
     second = f"depth {' '.join(depths) or '-'}"
     mtp = summary.by_source.get("mtp", SourceTotals())
-    heads = f"mtp {mtp.accepted}/{mtp.offered}"
+    idle = view.mtp_off and not mtp.offered
+    heads = "mtp off" if idle else f"mtp {mtp.accepted}/{mtp.offered}"
     for part in (f"{costs or 'w -'} ms", heads, f"copy {view.copies.rounds}/{summary.rounds}"):
         if len(second) + len(part) + 2 <= width:
             second += f"  {part}"

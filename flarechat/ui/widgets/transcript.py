@@ -37,6 +37,7 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("G,end", "select_end(1)", "Last turn", id="turn.last", show=False),
         Binding("y", "copy_message", "Copy message", id="turn.copy", show=False),
         Binding("c", "copy_code", "Copy next code block", id="turn.copy_code", show=False),
+        Binding("t", "fold", "Show or hide thinking", id="turn.thinking", show=False),
         Binding("enter,i,tab", "leave", "Back to the prompt", id="turn.leave", show=False),
     ]
 
@@ -91,7 +92,10 @@ class Transcript(VerticalScroll, can_focus=True):
             return
         if turn.status == "streaming":
             text = view.take_finished()
-            tail.feed(text, below=bool(view.parts))
+            if turn.thinking and not turn.text:
+                tail.think(turn.thinking)
+            else:
+                tail.feed(text, below=bool(view.parts))
             view.set_class(bool(tail.parts), "-live")
         else:
             tail.show([])
@@ -179,6 +183,10 @@ class Transcript(VerticalScroll, can_focus=True):
         at = self._next_code % len(codes)
         self._next_code = at + 1
         self.post_message(messages.CopyAsked(codes[at], f"code block {at + 1} of {len(codes)}"))
+
+    def action_fold(self) -> None:
+        if not (self._selected and self._selected.fold()):
+            self.post_message(messages.Remarked("This turn has no thinking to show."))
 
     def action_leave(self) -> None:
         self.post_message(messages.PromptWanted())

@@ -1,7 +1,7 @@
 """One turn of the conversation as one widget, and the tail of the turn being written.
 
-Owns how a turn looks: its role as a word, its number and time, its state as a word, its blocks.
-Reads chat.Turn and never changes it.
+Owns how a turn looks: its role as a word, its number and time, its state as a word, its blocks,
+and whether what the model thought is folded to one line. Reads chat.Turn and never changes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ STATES = {
     "partial": "cut short",
     "streaming": "writing",
 }
+_DIM = "$foreground 60%"
+_THOUGHTS_SHOWN = 6
 
 
 class TurnView(Page):
@@ -31,6 +33,7 @@ class TurnView(Page):
         super().__init__(classes=f"turn -{turn.role}")
         self.turn, self.number, self.marks = turn, number, marks
         self._taken = 0
+        self._folded = True
         if turn.status != "streaming":
             self.parts = self._finished()
 
@@ -42,7 +45,7 @@ class TurnView(Page):
         right = f"#{self.number}  {clock_time(self.turn.started_at)}"
         left = f"{role}  {state}" if state else role
         line = Content(spread(left, right, width, self.marks))
-        line = line.stylize("$foreground 60%").stylize("bold $foreground", 0, len(role))
+        line = line.stylize(_DIM).stylize("bold $foreground", 0, len(role))
         if state and self.turn.status != "streaming":
             line = line.stylize("bold $text-warning", len(role) + 2, len(left))
         return line
@@ -50,6 +53,8 @@ class TurnView(Page):
     def take_finished(self) -> str:
         """Move blocks that will not change from the tail to this widget; return the tail."""
         text = strip_controls(self.turn.text)
+        if text and not self.parts:
+            self.show(self._thoughts())
         cut = self._taken + markdown.split_finished(text[self._taken :])
         if cut > self._taken:
             fresh = markdown.blocks(text[self._taken : cut], self.marks)
@@ -61,11 +66,27 @@ class TurnView(Page):
         """The turn ended: show its whole text, parsed as one."""
         self.show(self._finished())
 
+    def fold(self) -> bool:
+        """Show all of what the model thought, or fold it again; whether there is any to show."""
+        if not (self.turn.thinking and self.parts):
+            return False
+        self._folded = not self._folded
+        self.show([*self._thoughts(), *self.parts[1:]])
+        return True
+
+    def _thoughts(self) -> list[Block]:
+        """At most one block: what the model thought, or how much."""
+        thinking = strip_controls(self.turn.thinking)
+        if not thinking:
+            return []
+        said = f"Thought, {len(thinking):,} characters" if self._folded else thinking
+        return [Prose(Content.styled(said, _DIM))]
+
     def _finished(self) -> list[Block]:
         text = strip_controls(self.turn.text)
         if self.turn.role != "assistant":
             return markdown.plain(text)
-        parts = markdown.blocks(text, self.marks)
+        parts = [*self._thoughts(), *markdown.blocks(text, self.marks)]
         error = self.turn.finished.error if self.turn.finished else None
         if error:
             said = f"Error: {error.exception()}"
@@ -83,6 +104,14 @@ class TailView(Page):
     def feed(self, text: str, *, below: bool) -> None:
         """Show the tail; `below` leaves a blank line to the finished blocks above."""
         parts = markdown.blocks(text, self.marks, colour=False) if text.strip() else []
+        self._show(parts, below=below)
+
+    def think(self, thinking: str) -> None:
+        """Show the end of what the model thinks, before it has said anything."""
+        lines = strip_controls(thinking).splitlines()[-_THOUGHTS_SHOWN:]
+        self._show([Prose(Content.styled("\n".join(["Thinking", *lines]), _DIM))], below=False)
+
+    def _show(self, parts: list[Block], *, below: bool) -> None:
         if parts and below:
             parts.insert(0, Prose(Content("")))
             parts[1].gap = False
