@@ -38,9 +38,12 @@ class DenseExperts:
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         if ids.numel() > _GATHERED:
-            return _by_expert(x, ids, weights, lambda one: (self.gate_up[one], self.down[one]))
+            return self._by_expert(x, ids, weights)
         flat = ids.reshape(-1)
         return _gathered(x, weights, self.gate_up[flat], self.down[flat])
+
+    def _by_expert(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return _by_expert(x, ids, weights, lambda one: (self.gate_up[one], self.down[one]))
 
 
 class PackedExperts:
@@ -66,11 +69,14 @@ class PackedExperts:
 
             return packed_experts(x, ids, weights, self.gate_up, self.down)
         if ids.numel() > _GATHERED:
-            return _by_expert(x, ids, weights, lambda one: self._decoded(one, x.dtype))
+            return self._by_expert(x, ids, weights)
         step = max(1, self._pairs_at_once // ids.shape[1])
-        rows = zip(x.split(step), ids.split(step), weights.split(step), strict=True)
+        rows = zip(*(torch.split(part, step) for part in (x, ids, weights)), strict=True)
         parts = [_gathered(a, w, *self._decoded(i.reshape(-1), x.dtype)) for a, i, w in rows]
         return torch.cat(parts)
+
+    def _by_expert(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return _by_expert(x, ids, weights, lambda one: self._decoded(one, x.dtype))
 
     def _decoded(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """gate_up [..., 2 I, D] and down [..., D, I] of the experts `ids` int64 [...]."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flarechat.engine.weights.folder import read_config, read_tensors
 from flarechat.engine.weights.formats import (
     FP8,
     FP8_BLOCKS,
@@ -32,7 +33,6 @@ from flarechat.engine.weights.formats import (
     decode_csf,
     stack,
 )
-from flarechat.engine.weights.folder import read_config, read_tensors
 from flarechat.engine.weights.quantisation import QuantisationMap, stripped
 from flarechat.errors import ModelError
 
