@@ -5,18 +5,20 @@ Owns which tensor goes where, in which dtype. Names and formats of files are `we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from flarechat.engine.layers.experts import DenseExperts, Experts
+from flarechat.engine.layers.experts import Experts, hold_experts
 from flarechat.engine.layers.gated_delta import GatedDelta
 from flarechat.engine.layers.hyper import GatedResidual
 from flarechat.engine.layers.linear import DenseLinear, Linear
 from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.moe import MoE, Router
-from flarechat.engine.layers.ngram import DenseTable, Ngram, NgramHash, Table
+from flarechat.engine.layers.ngram import Ngram, NgramHash, Table
+from flarechat.engine.layers.ngram_table import NgramTable
 from flarechat.engine.layers.offset_norm import GatedNorm, OffsetRMSNorm
 from flarechat.engine.layers.sparse_attention import Indexer, SparseAttention
 from flarechat.engine.recipes.qwen38.config import ModelArgs
@@ -125,21 +127,17 @@ class Parts:
     def experts(self, base: str) -> Experts:
         """The experts, in the storage that their file has."""
         gate_up, down = self.tensors.experts(base)
-        if isinstance(gate_up, Packed) or isinstance(down, Packed):
-            raise ModelError(f"The experts of {base} are packed.", _REMEDY)
-        gate_up = self._checked(f"{base}.gate_up_proj", gate_up)
-        down = self._checked(f"{base}.down_proj", down)
-        return DenseExperts(
-            gate_up.to(device=self.device, dtype=self.dtype),
-            down.to(device=self.device, dtype=self.dtype),
+        return hold_experts(
+            self._held(f"{base}.gate_up_proj", gate_up), self._held(f"{base}.down_proj", down)
         )
 
     def table(self, base: str) -> Table:
-        """The n-gram table."""
-        parts = self.tensors.table(base)
-        whole = torch.cat([p.decode() if isinstance(p, Packed) else p for p in parts])
-        whole = self._checked(f"{base}.weight", whole)
-        return DenseTable(whole.to(device=self.device, dtype=self.dtype))
+        """The n-gram table, which stays on the host as its file has it."""
+        parts, name = self.tensors.table(base), f"{base}.weight"
+        table = NgramTable(parts, dtype=self.dtype, device=self.device)
+        if (table.rows, table.width) != self.shapes[name]:
+            raise self._misshaped(name, (table.rows, table.width))
+        return table
 
     def ngram(self, base: str) -> Ngram:
         """The n-gram module, whose hash must be the one the checkpoint was trained with."""
@@ -174,8 +172,20 @@ class Parts:
     def _plain(self, name: str) -> Tensor:
         return self._checked(name, self.tensors.raw(name)).float().to(self.device)
 
+    def _held(self, name: str, experts: Tensor | Packed) -> Tensor | Packed:
+        """Experts on the device: floats as they are computed with, packed ones as they are."""
+        if isinstance(experts, Tensor):
+            return self._checked(name, experts).to(device=self.device, dtype=self.dtype)
+        count, *inside, out, wide = experts.shape
+        found = (count, math.prod(inside) * out, wide)
+        if found != self.shapes[name]:
+            raise self._misshaped(name, found)
+        return experts.to(self.device)
+
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
-        found, shape = tuple(tensor.shape), self.shapes[name]
-        if found != shape:
-            raise ModelError(f"The tensor {name} has shape {found}, not {shape}.", _REMEDY)
+        if tuple(tensor.shape) != self.shapes[name]:
+            raise self._misshaped(name, tuple(tensor.shape))
         return tensor
+
+    def _misshaped(self, name: str, found: tuple[int, ...]) -> ModelError:
+        return ModelError(f"The tensor {name} has shape {found}, not {self.shapes[name]}.", _REMEDY)
