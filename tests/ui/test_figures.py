@@ -18,6 +18,7 @@ from flarechat.ui.format import ASCII, UNICODE, bar, count, fit, sparkline
 from flarechat.ui.meter import Meter, View, why_off
 from flarechat.ui.widgets.lines import Header, HeaderState, Line, header_text
 from flarechat.ui.widgets.panels import (
+    DepthPanel,
     compact_lines,
     copy_lines,
     cost_lines,
@@ -150,6 +151,20 @@ async def test_an_answer_that_was_never_played_keeps_the_context_in_use() -> Non
 
         assert used > 0
         assert used == chat.bridge.used
+
+
+def test_a_bar_of_one_cell_is_drawn_like_the_others() -> None:
+    panel = DepthPanel(UNICODE)
+    panel.lines = ["1 ███ 60|60", "2 ▊   10|20"]
+    drawn = [panel.render().plain[span.start : span.end] for span in panel.render().spans]
+
+    assert ["███", "▊"] == drawn
+
+
+def test_both_speeds_of_the_turn_have_the_same_digits() -> None:
+    assert speed_lines(View(now=209.8, turn=209.8), 37, UNICODE)[0].startswith(
+        "210 tok/s now   210 turn"
+    )
 
 
 @played

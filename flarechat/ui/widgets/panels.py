@@ -28,7 +28,7 @@ def speed_lines(view: View, width: int, marks: Glyphs) -> Lines:
     gain = f"x{view.gain:.1f} est" if view.gain else "x - est"
     prefill = f"{count(view.prefill)} tok/s" if view.prefill else "-"
     first = f"{view.first_token_ms:.0f} ms" if view.first_token_ms else "-"
-    speed = f"{number(view.now)} tok/s now   {rate(view.turn)} turn"
+    speed = f"{rate(view.now)} tok/s now   {rate(view.turn)} turn"
     return [
         spread(speed, gain, width, marks),
         sparkline(view.speeds, width, marks),
@@ -159,7 +159,9 @@ class Panel(Widget):
         self.marks = marks
         self.lines: Lines = []
         blocks = "".join(dict.fromkeys(marks.full + marks.parts + marks.spark)).replace(" ", "")
-        self._bars = re.compile(f"[{re.escape(blocks)}]{{2,}}")
+        # A lone ASCII character of these may be punctuation.
+        least = 2 if marks.ascii else 1
+        self._bars = re.compile(f"[{re.escape(blocks)}]{{{least},}}")
         self._shown: tuple[View, int] | None = None
         self.styles.height = self.ROWS + self.EDGES
 
