@@ -176,6 +176,8 @@ class Conversation:
             self.totals.add(event)
         if isinstance(event, Delta) and event.channel == "answer":
             self.live.text += event.text
+        elif isinstance(event, Delta) and event.channel == "thinking":
+            self.live.thinking += event.text
         self.checkpoint()
         return self.live
 
@@ -221,6 +223,7 @@ class Conversation:
                 max_tokens=settings.max_tokens,
                 stop=settings.stop,
                 logprobs=settings.logprobs,
+                thinking=settings.thinking,
                 controller=self._tree.controller if same_device else None,
             )
             self._engine.submit(request)
@@ -237,7 +240,8 @@ class Conversation:
             self._tree.template_digest = model.template_digest
 
     def _messages(self) -> tuple[Message, ...]:
-        """What the model is given: no empty turn, and neighbours of one role as one message.
+        """What the model is given: no empty turn, neighbours of one role as one message, and
+        nothing of what it thought.
 
         A message whose answer failed is left out with it: it is sent again, or never fits.
         """
@@ -284,6 +288,7 @@ class Conversation:
             ),
             speculation=totals.summary(),
             error=error,
+            thinking=self.live.thinking,
         )
 
     def _header(self) -> dict[str, Any]:

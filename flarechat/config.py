@@ -52,6 +52,7 @@ class Settings:
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
     system: str | None = None
+    thinking: bool = True
     logprobs: int = 0
     mtp: bool = True
     mtp_file: str | None = None

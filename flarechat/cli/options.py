@@ -53,6 +53,8 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("stop", list[str], "TEXT",
          "End the answer before this text; may be repeated. Default: none."),
         ("system", str, "TEXT", "System prompt. Default: none, or the session's own."),
+        ("thinking", bool, None,
+         "Let a model that thinks do so before it answers. Default: let it."),
         ("logprobs", str, "N",
          "Report log-probabilities with N alternatives a token, 0 to 20. Default: 0, off."),
         ("session", str, "NAME",

@@ -35,14 +35,20 @@ class Printer(Protocol):
 
 
 class TextPrinter:
-    """The answer's text as it comes, free of control characters, ending with a line break."""
+    """The answer's text as it comes, free of control characters, ending with a line break.
+
+    What the model thinks is not printed, only that it does; JSON events have all of it.
+    """
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._last = "\n"
 
     def show(self, event: Event) -> None:
-        show_progress(self._bar, event)
+        if isinstance(event, Delta) and event.channel == "thinking":
+            self._bar.show("thinking", 0, 0)
+        elif not isinstance(event, Round):
+            show_progress(self._bar, event)
         if isinstance(event, Delta) and event.channel == "answer":
             self._write(strip_controls(event.text))
 

@@ -16,6 +16,7 @@ from flarechat.engine.frame import LaneRecord
 from flarechat.engine.offer import Offer
 from flarechat.engine.text.decoder import IncrementalDecoder
 from flarechat.engine.text.stops import StopMatcher
+from flarechat.engine.text.thinking import ANSWER, THINKING, router_for
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.protocol import (
     Delta,
@@ -56,11 +57,12 @@ class Answer:
         self.eos = frozenset(eos)
         self.generated: list[int] = []
         self.totals = RoundTotals()
-        self.text = ""
+        self.text = self.thinking = ""
         self.reason: str | None = None
         self.stop: str | None = None
         self.prefilled = restored
         self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
+        self._router = router_for(tokenizer, prompt)
         self._began = time.perf_counter()
         self._prefill_ms = self._first_token_ms = 0.0
 
@@ -134,18 +136,24 @@ class Answer:
             logprobs=played.logprobs[:kept],
         )
 
-    def _say(self, text: str) -> list[Event]:
-        if not text:
-            return []
-        self.text += text
-        return [Delta(request=self.request.id, text=text)]
+    def _say(self, text: str, *, last: bool = False) -> list[Event]:
+        """The text by channel; the `last` of it lets go what the router held back."""
+        pieces = [(ANSWER, text)] if text else []
+        if self._router is not None:
+            pieces = self._router.push(text) + (self._router.flush() if last else [])
+        for channel, piece in pieces:
+            if channel == THINKING:
+                self.thinking += piece
+            else:
+                self.text += piece
+        return [Delta(request=self.request.id, text=t, channel=c) for c, t in pieces]
 
     def finish(
         self, history: HistoryTotals, context: HistoryTotals, controller: dict[str, object],
         error: ErrorInfo | None = None,
     ) -> list[Event]:  # fmt: skip
         """The closing events: text that was held back, then the summary."""
-        events = self._say(self._rest())
+        events = self._say(self._rest(), last=True)
         totals, done = self.totals, len(self.generated)
         prompt = len(self.prompt)
         events.append(
@@ -167,6 +175,7 @@ class Answer:
                 ),
                 speculation=totals.summary(history, context),
                 stop=self.stop,
+                thinking=self.thinking,
                 error=error,
                 controller=dict(controller),
             )

@@ -87,7 +87,9 @@ def language_of(checkpoint: Checkpoint) -> Language:
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
     return Language(
         tokenizer,
-        lambda messages: encode_chat(template, tokenizer, messages),
+        lambda messages, thinking=True: encode_chat(
+            template, tokenizer, messages, thinking=thinking
+        ),
         checkpoint.eos_token_ids,
     )
 

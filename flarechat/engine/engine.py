@@ -39,7 +39,7 @@ class Language:
     """How text becomes tokens and back: tokenizer, chat encoder, terminal tokens."""
 
     tokenizer: Tokenizer
-    encode_chat: Callable[[Sequence[Message]], list[int]]
+    encode_chat: Callable[[Sequence[Message], bool], list[int]]
     eos: tuple[int, ...]
 
 
@@ -106,7 +106,7 @@ class Engine:
         while self.waiting and (free := self._free_slots()):
             request = self.waiting.popleft()
             try:
-                prompt = self.language.encode_chat(request.messages)
+                prompt = self.language.encode_chat(request.messages, request.thinking)
                 self._check_length(prompt)
                 self._open(request, prompt, free)
             except FlarechatError as error:

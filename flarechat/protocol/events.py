@@ -236,7 +236,9 @@ class SpeculationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A request ended. `text` is the whole answer; text, tokens and state end at one token."""
+    """A request ended. `text` is the whole answer, `thinking` what came before it on its own
+    channel; text, tokens and state end at one token.
+    """
 
     request: str
     reason: str
@@ -247,6 +249,7 @@ class Finished:
     stop: str | None = None
     error: ErrorInfo | None = None
     controller: dict[str, Any] | None = None
+    thinking: str = ""
 
     @classmethod
     def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:

@@ -100,7 +100,8 @@ class Message:
 class Request:
     """One turn to answer. `id` names it in every event and in the history ring's origins.
 
-    `controller` is the controller state an earlier turn finished with, or None.
+    `controller` is the controller state an earlier turn finished with, or None. Without `thinking`
+    the template is told that the model is not to think.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Request:
     stop: tuple[str, ...] = ()
     logprobs: int = 0
     controller: dict[str, Any] | None = None
+    thinking: bool = True
 
     def __post_init__(self) -> None:
         _require("max-tokens", self.max_tokens, 1, 2**31 - 1)

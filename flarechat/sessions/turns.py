@@ -27,6 +27,7 @@ class Turn:
     """One message of a conversation, as shown.
 
     `status` is complete, streaming, stopped, error, or partial (the file ends inside it).
+    `thinking` is what the model thought before the text; it is kept, and never sent back.
     """
 
     id: str
@@ -37,10 +38,12 @@ class Turn:
     reason: str = ""
     started_at: float = field(default_factory=time.time)
     finished: Finished | None = None
+    thinking: str = ""
 
     def finish(self, finished: Finished) -> None:
         """Take over how the answer ended."""
         self.text, self.reason, self.finished = finished.text, finished.reason, finished
+        self.thinking = finished.thinking
         self.status = STATUS.get(finished.reason, "complete")
 
 

@@ -51,6 +51,7 @@ CHOICES = (
     Choice("frequency_penalty", "Frequency penalty", float, optional=True),
     Choice("seed", "Seed (empty = random)", int, optional=True),
     Choice("max_tokens", "Longest answer, tokens", int),
+    Choice("thinking", "Thinking", _switch, ON_OFF),
     Choice("mtp_draft_tokens", "Draft tokens, 0 to 7", int),
     Choice("mtp_adaptive_verification", "Adaptive width", _switch, ON_OFF),
     Choice("mtp", "MTP drafts", _switch, ON_OFF),

@@ -7,9 +7,9 @@ conversation has none (SmolLM2's does); a system message takes its place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.errors import TemplateError
@@ -28,15 +28,23 @@ class ChatTemplate:
         self.source, self.bos, self.eos = source, bos, eos
         self.digest = hashlib.sha256(source.encode()).hexdigest()
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The text of the conversation, open for the model's next turn."""
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
+        thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:  # fmt: skip
+        """The text of the conversation, open for the model's next turn.
+
+        `tools` are function descriptions, as JSON objects. Only a template that knows
+        `enable_thinking` heeds `thinking`; thinking is left to the template's own default.
+        """
         return self._program.render(
-            {
+            ({} if thinking else {"enable_thinking": False})
+            | {
                 "messages": [{"role": m.role, "content": m.content} for m in messages],
                 "bos_token": self.bos,
                 "eos_token": self.eos,
                 "add_generation_prompt": add_generation_prompt,
-                "tools": None,
+                "tools": list(tools) if tools else None,
                 "documents": None,
             }
         )
@@ -54,8 +62,9 @@ class ChatTemplate:
 
 
 def encode_chat(
-    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message]
-) -> list[int]:
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message], *,
+    thinking: bool = True,
+) -> list[int]:  # fmt: skip
     """The prompt's ids. Control tokens come from the template only, never from a message.
 
     A message that spells a control token ("<|im_end|>") keeps those characters as plain text.
@@ -66,9 +75,9 @@ def encode_chat(
     """
     marks = _marks(tokenizer, [message.content for message in messages])
     if marks:
-        ids = _encode_marked(template, tokenizer, messages, marks)
+        ids = _encode_marked(template, tokenizer, messages, marks, thinking=thinking)
     else:
-        ids = tokenizer.encode(template.render(messages))
+        ids = tokenizer.encode(template.render(messages, thinking=thinking))
     if not ids:
         raise TemplateError(
             "The model's chat template makes an empty prompt of the conversation.",
@@ -78,15 +87,16 @@ def encode_chat(
 
 
 def _encode_marked(
-    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message], marks: dict[str, str]
-) -> list[int]:
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message],
+    marks: dict[str, str], *, thinking: bool,
+) -> list[int]:  # fmt: skip
     marked = [
         Message(role=message.role, content=_translated(tokenizer, message.content, marks))
         for message in messages
     ]
     back = {ord(mark): literal for literal, mark in marks.items()}
     ids: list[int] = []
-    for piece, control in tokenizer.split_control(template.render(marked)):
+    for piece, control in tokenizer.split_control(template.render(marked, thinking=thinking)):
         ids += tokenizer.encode_plain(piece.translate(back)) if control is None else [control]
     return ids
 

@@ -163,6 +163,15 @@ class Tokenizer:
             at = match.end()
         return [*pieces, (text[at:], None)] if at < len(text) else pieces
 
+    def id_of(self, literal: str) -> int | None:
+        """The token with exactly this text, if there is one."""
+        found = self._backend.token_to_id(literal)
+        return None if found is None else int(found)
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token steers and is not said."""
+        return token in self._control_ids
+
     def token_bytes(self, token: int) -> bytes:
         """What the token adds to the text; nothing for control tokens and ids without a token."""
         if token in self._control_ids:
