@@ -68,7 +68,12 @@ def make_random(
     ] = None,
     geometry: Annotated[
         str,
-        typer.Option("--geometry", metavar="SIZE", help="Sizes: tiny or real. Default: tiny."),
+        typer.Option(
+            "--geometry",
+            metavar="SIZE",
+            help="Sizes: tiny or real. Default: tiny.",
+            show_default=False,
+        ),
     ] = "tiny",
     form: Annotated[
         str,
@@ -76,6 +81,7 @@ def make_random(
             "--format",
             metavar="FORMAT",
             help="bf16, fp8, nvfp4, nvfp4-mtp-fp8 or fp4-local. Default: bf16.",
+            show_default=False,
         ),
     ] = "bf16",
     mtp: Annotated[
@@ -87,7 +93,10 @@ def make_random(
         ),
     ] = "inside",
     seed: Annotated[
-        int, typer.Option("--seed", metavar="SEED", help="What the values follow. Default: 0.")
+        int,
+        typer.Option(
+            "--seed", metavar="N", help="What the values follow. Default: 0.", show_default=False
+        ),
     ] = 0,
 ) -> None:
     """Write a checkpoint of random values, to try loading and speed without the weights."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from flarechat.errors import EngineError
@@ -29,9 +30,10 @@ def make_random(
     assert process.stdin is not None and process.stdout is not None
     failed: Failed | None = None
     try:
-        with process.stdin, process.stdout:
+        # A process that could not start reads nothing; its status says so below.
+        with suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(wanted | {"folder": str(folder)}) + "\n")
-            process.stdin.flush()
+        with process.stdout:
             for line in process.stdout:
                 event = decode(line)
                 if isinstance(event, Loading):

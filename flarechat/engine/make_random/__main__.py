@@ -58,8 +58,9 @@ def make(wanted: geometry.Wanted, folder: Path, emit: Any) -> None:
 def _require_space(folder: Path, part: Path, size: int) -> None:
     free = shutil.disk_usage(part).free
     if size > free:
+        needed, spare = megabytes(size), megabytes(free)
         raise StorageError(
-            f"The random model needs {megabytes(size)} in {folder}, and {megabytes(free)} are free.",
+            f"The random model needs {needed} in {folder}, and {spare} are free.",
             "Ask for fewer --layers or --geometry tiny, or give a folder on another disk.",
         )
 
