@@ -31,7 +31,7 @@ LETTER = (
     "morning and will reach you on Friday. Please keep the boxes. Yours, Ada Stone"
 )
 QUESTIONS = (
-    "What is the capital of France?",
+    "What is special about the sea?",
     f"Repeat this letter exactly, word for word, twice: {LETTER}",
 )
 
