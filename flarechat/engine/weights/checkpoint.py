@@ -7,6 +7,7 @@ the recipe to say.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ class SafetensorsFiles(Mapping[str, "Tensor"]):
         path = self._places[name]
         if path not in self._open:
             self._open[path] = open_safetensors(path)
-        tensor: Tensor = self._open[path].get_tensor(name)
+        with _readable(path):
+            tensor: Tensor = self._open[path].get_tensor(name)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -61,10 +63,19 @@ class SafetensorsFiles(Mapping[str, "Tensor"]):
 
 def open_safetensors(path: Path) -> Any:
     """The mapped file; a torn or alien one is a ModelError."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
+
+    with _readable(path):
+        return safe_open(path, framework="pt")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What goes wrong with a safetensors file inside is a ModelError that names it."""
+    from safetensors import SafetensorError
 
     try:
-        return safe_open(path, framework="pt")
+        yield
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"The weights file {path} cannot be read: {error}.",

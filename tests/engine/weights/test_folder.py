@@ -137,3 +137,11 @@ def test_what_is_missing_or_wrong_is_named(folder: Path, change: Any, words: str
         load(folder)
 
     assert caught.value.hint
+
+
+def test_a_weights_file_that_was_swapped_since_is_a_sentence_that_names_it(folder: Path) -> None:
+    tensors = load(folder).tensors
+    save_file({"b": np.arange(6, dtype=np.float16)}, folder / "model.safetensors")
+
+    with pytest.raises(ModelError, match="model.safetensors cannot be read"):
+        tensors["a"]
