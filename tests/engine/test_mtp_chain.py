@@ -92,6 +92,16 @@ def test_a_lane_offers_its_copy_and_the_chain_as_deep_as_it_may_go() -> None:
     assert [2, 2, 2, 2] == narrow.offered.tolist()
 
 
+def test_a_prompt_of_one_token_has_no_chain_before_its_first_round() -> None:
+    made, _ = workbench(reference())
+    made.open(0, PROMPT[:1])
+    drafter = made.executor.drafter
+    first = drafter.stage(0, 3).learned
+    made.play((0,), 0)
+
+    assert (0, 3) == (first, drafter.stage(0, 3).learned)
+
+
 def choice(forced: list[int]) -> Any:
     return lambda step, row: forced[step] if step < len(forced) else int(row.argmax())
 

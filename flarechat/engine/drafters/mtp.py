@@ -39,6 +39,7 @@ class MtpDrafter:
 
     `ready` has, for each slot, how many draft rows at its beginning can be relied on; a slot that
     drafts is kept up by every chunk and round, so all its rows can, however many there are.
+    `_begun` says of each slot that may draft whether it has a hidden row to start from.
     """
 
     def __init__(self, head: DraftHead, slots: int, context: int, device: torch.device) -> None:
@@ -46,7 +47,7 @@ class MtpDrafter:
         self.cache, self.hidden = head.cache(slots, context)
         self.depth = torch.zeros(slots, dtype=torch.int64, device=device)
         self.ready = [0] * slots
-        self._consumed: dict[int, int] = {}
+        self._begun: dict[int, bool] = {}
 
     @property
     def always_absorbs(self) -> bool:
@@ -66,7 +67,7 @@ class MtpDrafter:
         self.ready[slot] = rows if self.always_absorbs else min(self.ready[slot], rows)
         if mtp:
             self._catch_up(slot, prompt, rows)
-            self._consumed[slot] = len(prompt) - 1
+            self._begun[slot] = len(prompt) > 1
             self.ready[slot] = self.context
 
     def _catch_up(self, slot: int, prompt: Sequence[int], rows: int) -> None:
@@ -81,19 +82,19 @@ class MtpDrafter:
 
     def stage(self, slot: int, limit: int) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
-        learned = min(limit, MAX_DRAFT_TOKENS) if self._consumed.get(slot) else 0
+        learned = min(limit, MAX_DRAFT_TOKENS) if self._begun.get(slot) else 0
         self.depth[slot] = learned
         return Offer(learned=learned)
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Validated output; the page has absorbed it."""
-        if slot in self._consumed:
-            self._consumed[slot] += len(tokens)
+        if tokens and slot in self._begun:
+            self._begun[slot] = True
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """The request ended; no look-ups were made."""
         self.depth[slot] = 0
-        self._consumed.pop(slot, None)
+        self._begun.pop(slot, None)
         return HistoryTotals(), HistoryTotals()
 
     def states(self) -> Sequence[State]:
