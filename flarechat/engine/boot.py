@@ -6,6 +6,7 @@ import hashlib
 import platform
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,17 @@ from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
-from flarechat.protocol import DTYPES, MAX_LANES, PACKED, Boot, Loading, ModelInfo, MtpInfo, Ready
+from flarechat.protocol import (
+    DTYPES,
+    MAX_LANES,
+    PACKED,
+    Boot,
+    Loading,
+    Message,
+    ModelInfo,
+    MtpInfo,
+    Ready,
+)
 
 
 def boot_engine(boot: Boot, emit: Emit) -> Engine:
@@ -49,7 +60,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     setup = Setup(
         device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device)
     )
-    prices, notices = recipe.price(args, lanes, context, dtype), list[str]()
+    prices, notices = _prices(recipe, args, checkpoint, setup), list[str]()
     admit_setup(prices, setup)
     target = recipe.load(
         checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
@@ -85,13 +96,11 @@ def language_of(checkpoint: Checkpoint) -> Language:
             "The files do not belong together; download them again, or choose another model.",
         )
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
-    return Language(
-        tokenizer,
-        lambda messages, thinking=True: encode_chat(
-            template, tokenizer, messages, thinking=thinking
-        ),
-        checkpoint.eos_token_ids,
-    )
+
+    def encode(messages: Sequence[Message], thinking: bool = True) -> list[int]:
+        return encode_chat(template, tokenizer, messages, thinking=thinking)
+
+    return Language(tokenizer, encode, checkpoint.eos_token_ids)
 
 
 def _device(name: str) -> torch.device:
@@ -111,6 +120,17 @@ def _require_layers(claimed: int, tensors: int) -> None:
             f"The model claims {claimed} layers and has {tensors} tensors.",
             "The file is damaged; download it again, or give another one with --model.",
         )
+
+
+def _prices(recipe: Any, args: Any, checkpoint: Checkpoint, setup: Setup) -> dict[str, int]:
+    """The model's bytes, by its file where its recipe keeps weights as they are stored."""
+    lanes, context, dtype = setup.lanes, setup.context, setup.dtype
+    if hasattr(recipe, "price_stored"):
+        stored = checkpoint.config, checkpoint.tensors
+        return dict(recipe.price_stored(
+            args, *stored, slots=lanes, context=context, dtype=dtype, device=setup.device
+        ))  # fmt: skip
+    return dict(recipe.price(args, lanes, context, dtype))
 
 
 def _dtype(name: str, device: str) -> str:

@@ -79,9 +79,7 @@ def _first_that_loads(
 ) -> LoadedHead | None:  # fmt: skip
     for sidecar, tensors in found:
         try:
-            own = recipe.price_head(
-                target.args, sidecar.record, setup.lanes, setup.context, setup.dtype
-            )
+            own = _price(recipe, target.args, sidecar.record, tensors, setup)
             _admit_beside(prices, own, setup)
             head = recipe.load_head(
                 target, sidecar.record, tensors, dtype=setup.dtype, device=setup.device
@@ -94,13 +92,23 @@ def _first_that_loads(
     return None
 
 
+def _price(
+    recipe: Any, args: Any, record: Mapping[str, Any], tensors: Any, setup: Setup
+) -> Mapping[str, int]:
+    """A head's bytes, by the file where its recipe keeps weights as they are stored."""
+    lanes, context, dtype = setup.lanes, setup.context, setup.dtype
+    if hasattr(recipe, "price_stored_head"):
+        found: Mapping[str, int] = recipe.price_stored_head(
+            args, record, tensors, slots=lanes, context=context, dtype=dtype
+        )
+        return found
+    return recipe.price_head(args, record, lanes, context, dtype)  # type: ignore[no-any-return]
+
+
 def _admit_beside(prices: Mapping[str, int], own: Mapping[str, int], setup: Setup) -> None:
     """Refuse a head whose weights and caches do not fit beside the model's."""
-    both = {
-        "weights": prices["weights"],
-        "mtp weights": own["mtp weights"],
-        "caches": prices["caches"] + own["mtp caches"],
-    }
+    caches = prices["caches"] + own["mtp caches"]
+    both = {**prices, "mtp weights": own["mtp weights"], "caches": caches}
     try:
         admit_setup(both, setup)
     except ModelError as error:

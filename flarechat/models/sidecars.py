@@ -26,7 +26,8 @@ FORMAT = 1
 MOST_HEADER_BYTES = 8 << 20
 _MOST_DIMENSIONS = 4
 _MOST = 2**31 - 1
-_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
+_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1}
+_READ = "BF16, F16, F32 and packed ones"
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 16
 
@@ -223,7 +224,7 @@ def _shape(path: Path, name: str, entry: Any, room: int) -> tuple[int, ...]:
         raise refusal(path, f"{what} has no shape")
     kind, shape, span = entry.get("dtype"), entry["shape"], entry.get("data_offsets")
     if not isinstance(kind, str) or kind not in _BYTES:
-        raise refusal(path, f"{what} has the dtype {_short(kind)}; BF16, F16 and F32 are read")
+        raise refusal(path, f"{what} has the dtype {_short(kind)}; {_READ} are read")
     if len(shape) > _MOST_DIMENSIONS or not all(_is_count(size) for size in shape):
         raise refusal(path, f"{what} has the shape {_short(shape)}")
     if not isinstance(span, list) or len(span) != 2 or any(type(at) is not int for at in span):

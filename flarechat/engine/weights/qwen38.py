@@ -82,6 +82,17 @@ class Qwen38Tensors:
         self._used.add(name)
         return self._tensors[self._stored[name]]
 
+    def look(self, name: str) -> Tensor:
+        """One tensor as stored, to see what it is; it does not count as asked for."""
+        if name not in self._stored:
+            raise ModelError(f"The checkpoint lacks the tensor {name}.", HINT)
+        return self._tensors[self._stored[name]]
+
+    @staticmethod
+    def is_offset_norm(name: str) -> bool:
+        """Whether this is the gain of a norm, stored as its distance from one."""
+        return bool(_OFFSET_NORMS.search(name))
+
     def value(self, module: str) -> Tensor | Packed:
         """The weight of a module: a float tensor as stored, or a packed one with its scales."""
         weight, found = self.raw(f"{module}.weight"), None

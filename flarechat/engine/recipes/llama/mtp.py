@@ -198,7 +198,7 @@ def load_head(
         raise _refusal(f"claims {layers} layers and has {len(tensors)} tensors")
     check(shapes(args), tensors, (), "The MTP file", _HINT)
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+        if tensor.dtype not in COMPUTE.values() or not bool(torch.isfinite(tensor).all()):
             raise _refusal(f"has values in {name} that are no finite numbers")
 
     weights = Weights(tensors, dtype, device)

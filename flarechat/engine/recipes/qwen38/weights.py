@@ -113,12 +113,12 @@ def _caches(
 
 
 def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, int]:
-    """Bytes of weights and caches, before anything is allocated, of a checkpoint that is not
-    packed."""
+    """Bytes of weights, of states that do not grow with the context and of caches that do, before
+    anything is allocated, of a checkpoint that is not packed."""
     compute = COMPUTE[dtype]
     taps, linear = args.linear_conv_kernel_dim - 1, len(args.linear_layers)
-    caches = RecurrentState.price(linear, slots, delta_shape(args), taps, compute)
-    caches += price_sparse(args, len(args.sparse_layers), slots, context, compute)
-    caches += NgramState.price(slots, *_ngram_sizes(args), compute)
+    states = RecurrentState.price(linear, slots, delta_shape(args), taps, compute)
+    states += NgramState.price(slots, *_ngram_sizes(args), compute)
+    caches = price_sparse(args, len(args.sparse_layers), slots, context, compute)
     weights = compute.itemsize * sum(torch.Size(shape).numel() for shape in shapes(args).values())
-    return {"weights": weights, "caches": caches}
+    return {"weights": weights, "states": states, "caches": caches}
