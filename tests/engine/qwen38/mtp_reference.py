@@ -16,12 +16,25 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import (
     Qwen4ExpForCausalLM,
     Qwen4ExpTextDecoderLayer,
     Qwen4ExpTextGatedResidual,
+    Qwen4ExpTextQSAIndexer,
     Qwen4ExpTextRMSNorm,
     Qwen4ExpTextRotaryEmbedding,
     apply_rotary_pos_emb,
 )
 
 from tests.engine.qwen38.tiny import redraw
+
+RATIO = 4
+
+
+def block_keys(
+    indexer: Qwen4ExpTextQSAIndexer, raw: Tensor, angles: tuple[Tensor, Tensor]
+) -> Tensor:
+    """The keys [blocks, K] of the whole blocks of raw keys [N, K]; angles are [1, N, rotary]."""
+    blocks = len(raw) // RATIO
+    pooled = indexer.k_layernorm(raw[: RATIO * blocks].unflatten(0, (blocks, RATIO)).mean(1))
+    cos, sin = (part[:, : RATIO * blocks : RATIO] for part in angles)
+    return apply_rotary_pos_emb(pooled[None, None], cos=cos, sin=sin)[0, 0]
 
 
 class ReferenceHead(nn.Module):
@@ -83,14 +96,13 @@ class ReferenceHead(nn.Module):
         keys = apply_rotary_pos_emb(own.k_norm(keys).transpose(1, 2), cos=cos, sin=sin)[0]
         indexer = own.indexer
         raw = indexer.index_qk_proj(x)[0, :, -indexer.index_head_dim :]
-        blocks = len(raw) // 4
-        pooled = indexer.k_layernorm(raw[: 4 * blocks].unflatten(0, (blocks, 4)).mean(1))
-        starts = torch.arange(blocks) * 4
-        block_keys = apply_rotary_pos_emb(
-            pooled[None, None], cos=cos[:, starts], sin=sin[:, starts]
-        )
         values = values.transpose(1, 2)[0]
-        return {"keys": keys, "values": values, "raw": raw, "blocks": block_keys[0, 0]}
+        return {
+            "keys": keys,
+            "values": values,
+            "raw": raw,
+            "blocks": block_keys(indexer, raw, angles),
+        }
 
     def logits(self, output: Tensor) -> Tensor:
         """[N, S * D] → [N, V]."""
