@@ -6,8 +6,7 @@ rounding of wide products. Everything is compared tensor by tensor.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -15,80 +14,11 @@ from torch import Tensor
 
 from flarechat.engine.accept import RUNNING, STOPPED
 from flarechat.engine.plan import Plan
-from flarechat.engine.recipes.qwen38 import Model
-from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes
 from flarechat.engine.state.indexer import RING
 from flarechat.engine.state.recurrent import COMMITS
-from flarechat.protocol import Sampling
 from tests.engine.qwen38 import tiny
-
-ROUNDING = 5e-5
-EXTENT = tiny.CONTEXT + SCRATCH_ROWS
-TEXT: list[int] = torch.randint(2, 240, (64,), generator=torch.Generator().manual_seed(3)).tolist()
-for _place in (0, 3, 22, 24, 25, 31):
-    TEXT[_place] = tiny.EOS
-WRONG = [250 - i for i in range(16)]
-
-
-@functools.cache
-def model(commit: str) -> Model:
-    """A model that commits so; "stepped" is one more for passes of one row."""
-    commit = commit if commit in COMMITS else "columns"
-    return tiny.target(tiny.reference(), slots=3, commit=commit)
-
-
-class Runner:
-    """One model's slots, moved on by passes of rows of which a count stays."""
-
-    def __init__(self, commit: str = "records", slot: int = 1) -> None:
-        self.model, self.slot = model(commit), slot
-        self.pool = SlotPool(3, tiny.CONTEXT, tiny.VOCABULARY, tiny.CPU)
-
-    def open(self, slot: int, consumed: int = 0) -> None:
-        self.pool.open(
-            slot, TEXT, sampling=Sampling(temperature=0), seed=0, match=True, budget=99, eos=(),
-            restored=consumed,
-        )  # fmt: skip
-        self.pool.start(slot)
-
-    @torch.inference_mode()
-    def prefill(self, count: int) -> Runner:
-        self.open(self.slot)
-        if count:
-            lanes = Lanes(self.pool, (self.slot,)).for_prefill()
-            self.model.prefill(lanes, torch.tensor([TEXT[:count]]), Plan(count - 1, EXTENT))
-            self.pool.consumed[self.slot] = count
-        return self
-
-    @torch.inference_mode()
-    def step(self, rows: Sequence[int], kept: int) -> Tensor:
-        """Verify rows, keep the first `kept`, and return the logits [W, V]."""
-        lanes = Lanes(self.pool, (self.slot,))
-        _, logits = self.model.verify(lanes, torch.tensor([rows]), Plan(len(rows) - 1, EXTENT))
-        self.model.keep(lanes, torch.tensor([kept]))
-        self.pool.consumed[self.slot] += kept
-        return logits[0]
-
-    def one_by_one(self, start: int, end: int) -> None:
-        for token in TEXT[start:end]:
-            self.step([token], 1)
-
-    def states(self) -> dict[str, Tensor]:
-        """Copies of all that the slot's `consumed` tokens make of each state."""
-        rows = int(self.pool.consumed[self.slot])
-        caches, slot = self.model.caches, self.slot
-        named = {
-            "S": caches.recurrent.state[slot],
-            "conv": caches.recurrent.conv.rows[slot],
-            "ids": caches.ngram.ids.rows[slot],
-            "columns": caches.ngram.columns.rows[slot],
-            "keys": caches.sparse.kv.keys[0][slot, :, :rows],
-            "values": caches.sparse.kv.values[0][slot, :, :rows],
-            "blocks": caches.sparse.indexer.blocks[slot, :, : rows // 4],
-        }
-        open_rows = torch.arange(rows - rows % 4, rows) % RING
-        named["open"] = caches.sparse.indexer.ring[slot].index_select(1, open_rows)
-        return {name: tensor.clone() for name, tensor in named.items()}
+from tests.engine.qwen38.runner import EXTENT, ROUNDING, TEXT, WRONG, Runner, judged, model
 
 
 def require_close(wanted: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
@@ -101,11 +31,6 @@ def require_close(wanted: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> No
 def require_equal(wanted: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
     for name, tensor in wanted.items():
         assert torch.equal(tensor, got[name]), name
-
-
-def judged(start: int, width: int, kept: int) -> list[int]:
-    """Rows of which the first `kept` are the text's."""
-    return (TEXT[start : start + kept] + WRONG)[:width]
 
 
 @pytest.mark.parametrize("width", [2, 5, 8])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,50 +9,13 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.accept import RUNNING
-from flarechat.engine.plan import Plan, extent_for
+from flarechat.engine.plan import Plan
 from flarechat.engine.recipes.qwen38 import ModelArgs, price
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes
 from flarechat.protocol import Sampling
 from tests.engine.qwen38 import tiny
-from tests.engine.tiny import Bench, ScriptedDrafter
-
-EOS = tiny.EOS
-
-
-def text(length: int = 45, seed: int = 1, eos: Sequence[int] = (20, 33)) -> list[int]:
-    """Random tokens with a terminal one at some places."""
-    drawn = torch.randint(2, 256, (length,), generator=torch.Generator().manual_seed(seed))
-    tokens = drawn.tolist()
-    for place in eos:
-        tokens[place] = EOS
-    return tokens
-
-
-@torch.inference_mode()
-def passes(
-    bench: Bench, slot: int, tokens: Sequence[int], chunks: Sequence[int], width: int
-) -> Tensor:
-    """Logits [N, V] of a text whose beginning is prefilled in chunks, the rest verified."""
-    pool, target = bench.pool, bench.target
-    pool.open(slot, tokens, sampling=Sampling(temperature=0), seed=0, match=True, budget=99, eos=())
-    lanes, at, out = Lanes(pool, (slot,)), 0, []
-    extent = extent_for(len(tokens), tiny.CONTEXT + SCRATCH_ROWS)
-    for chunk in chunks:
-        piece = torch.tensor([tokens[at : at + chunk]])
-        hidden = target.prefill(lanes.for_prefill(), piece, Plan(chunk - 1, extent))
-        out.append(target.logits(target.mixer.mix(hidden))[0])
-        at += chunk
-        pool.consumed[slot] = at
-    pool.finish[slot] = RUNNING
-    while at < len(tokens):
-        rows = min(width, len(tokens) - at)
-        piece = torch.tensor([tokens[at : at + rows]])
-        _, logits = target.verify(lanes, piece, Plan(rows - 1, extent))
-        target.keep(lanes, torch.tensor([rows]))
-        out.append(logits[0])
-        at += rows
-        pool.consumed[slot] = at
-    return torch.cat(out)
+from tests.engine.qwen38.runner import passes, text
+from tests.engine.tiny import ScriptedDrafter
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8])
@@ -176,6 +138,8 @@ def test_the_price_is_what_is_allocated() -> None:
     model = tiny.target(tiny.reference(), slots=3, context=70)
     prices = price(args, 3, 70, "float32")
 
-    assert prices["caches"] == sum(state.nbytes for state in model.states())
+    caches = model.caches
+    assert prices["states"] == caches.recurrent.nbytes + caches.ngram.nbytes
+    assert prices["caches"] == caches.sparse.kv.nbytes + caches.sparse.indexer.nbytes
     weights = sum(t.numel() for t in tiny.reference().state_dict().values())
     assert prices["weights"] == 4 * weights
