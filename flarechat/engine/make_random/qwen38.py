@@ -20,7 +20,9 @@ from flarechat.engine.make_random.stored import TABLE_SCALE, Drawn, Draws
 
 _TARGET = "model.language_model."
 _FILE_BYTES = 4 << 30
-_HEAD_GAIN = 8.0
+# What makes a random model worth drafting for: after a token its successor is likely, and the
+# draft head sees which token it was.
+_HEAD_GAIN, _ORDER, _CARRY = 4.0, 320.0, 4.0
 _SEED = 1234  # of the hash, where a config names none
 # Of routed experts, the n-gram table and the MTP layer's experts; see stored.py.
 _FORMS = {
@@ -190,8 +192,8 @@ class Tensors:
         wide = self.text["hc_count"] * dim
         base = "mtp.layers.0"
         found = {
-            "mtp.fc_embedding.weight": Drawn((dim, dim)),
-            "mtp.fc_hidden.weight": Drawn((dim, dim)),
+            "mtp.fc_embedding.weight": Drawn((dim, dim), gain=0.5, identity=_CARRY),
+            "mtp.fc_hidden.weight": Drawn((dim, dim), gain=0.5),
             "mtp.pre_fc_norm_embedding.weight": Drawn((dim,), "norm"),
             "mtp.pre_fc_norm_hidden.weight": Drawn((wide,), "norm"),
         }
@@ -205,9 +207,10 @@ class Tensors:
     def _outer(self) -> Iterator[Item]:
         a = self.text
         shape = (a["vocab_size"], a["hidden_size"])
-        embedding = Drawn(shape, gain=math.sqrt(a["hidden_size"]))
-        yield self.draws.dense(f"{_TARGET}embed_tokens.weight", embedding)
-        yield self.draws.dense("lm_head.weight", Drawn(shape, gain=_HEAD_GAIN))
+        name, root = f"{_TARGET}embed_tokens.weight", math.sqrt(a["hidden_size"])
+        head = Drawn(shape, gain=_HEAD_GAIN, follows=name, by=_ORDER / root)
+        yield self.draws.dense(name, Drawn(shape, gain=root / 4))
+        yield self.draws.dense("lm_head.weight", head)
         mixer = self._hyper(f"{_TARGET}hyper_connection_mixer", inject=False)
         for name, drawn in mixer.items():
             yield self.draws.dense(name, drawn)

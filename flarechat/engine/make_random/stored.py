@@ -32,11 +32,18 @@ INPUT_SCALE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A tensor by its shape and the law of its values; `gain` widens a matrix's."""
+    """A tensor by its shape and the law of its values; `gain` widens a matrix's.
+
+    Added to that are `identity` times the identity, and `by` times a matrix that has the rows of
+    the one named `follows`, each a row later.
+    """
 
     shape: tuple[int, ...]
     law: str = "matrix"
     gain: float = 1.0
+    identity: float = 0.0
+    follows: str = ""
+    by: float = 0.0
 
     @property
     def numel(self) -> int:
@@ -64,15 +71,24 @@ class Draws:
     def dense(self, name: str, drawn: Drawn) -> Item:
         """The tensor in BF16, drawn a block at a time if it is large."""
         if drawn.numel <= BLOCK:
-            return name, self.values(name, drawn).bfloat16()
+            return name, self._block(name, drawn, "", None)
         rows = max(1, BLOCK // (drawn.numel // drawn.shape[0]))
 
         def parts() -> Iterator[Tensor]:
             for first in range(0, drawn.shape[0], rows):
                 count = min(rows, drawn.shape[0] - first)
-                yield self.values(f"{name}[{first}]", drawn, count).bfloat16()
+                yield self._block(name, drawn, f"[{first}]", count)
 
         return name, Streamed(drawn.shape, torch.bfloat16, parts)
+
+    def _block(self, name: str, drawn: Drawn, place: str, rows: int | None) -> Tensor:
+        found = self.values(name + place, drawn, rows)
+        if drawn.follows:
+            before = self.values(drawn.follows + place, Drawn(drawn.shape), rows)
+            found += drawn.by * before.roll(1, 0)
+        if drawn.identity:
+            found += drawn.identity * torch.eye(*found.shape)
+        return found.bfloat16()
 
     def mxfp8(self, name: str, drawn: Drawn) -> Iterator[Item]:
         """A matrix in MXFP8."""
