@@ -28,21 +28,18 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 
 
+class Pending(Protocol):
+    """Rows of a table that are being fetched."""
+
+    def wait(self) -> Tensor:
+        """Their features, side by side for each token: [..., heads * E]."""
+
+
 class Table(Protocol):
-    """Rows of n-gram features."""
+    """Rows of n-gram features [R, E]."""
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Row numbers int64 [..., heads] → their features side by side [..., heads * E]."""
-
-
-class DenseTable:
-    """The whole table [R, E] as one tensor on the model's device."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-
-    def gather(self, rows: Tensor) -> Tensor:
-        return F.embedding(rows, self.weight).flatten(-2)
+    def ahead(self, rows: Tensor) -> Pending:
+        """Begin to fetch rows int64 [..., heads]."""
 
 
 def splitmix64(value: int) -> int:
@@ -115,14 +112,14 @@ class Ngram:
         self.norm_key, self.norm_query, self.norm_conv = norms
         self.conv, self.streams = conv, streams
 
-    def features(self, tokens: Tensor, cache: NgramState, run: Pass) -> Tensor:
-        """tokens int64 [B, T] → the table's rows for them [B, T, heads * E]."""
+    def ahead(self, tokens: Tensor, cache: NgramState, run: Pass) -> Pending:
+        """Begin to fetch the features of tokens int64 [B, T], which nothing else decides."""
         rows = self.hash.rows(cache.ids.before(run.lanes, 0)[..., 0], tokens)
         run.settle(cache.ids, 0, tokens[..., None])
-        return self.table.gather(rows)
+        return self.table.ahead(rows)
 
     def __call__(self, h: Tensor, features: Tensor, cache: NgramState, run: Pass) -> Tensor:
-        """What the residual h [B, T, S * D] gains, of the same shape."""
+        """What the residual h [B, T, S * D] gains by features [B, T, heads * E]."""
         streams = (self.streams, -1)
         keys = torch.unflatten(self.norm_key(self.key(features)), -1, streams)
         queries = torch.unflatten(self.norm_query(h), -1, streams)

@@ -85,7 +85,7 @@ def test_the_module_is_transformers_in_any_pieces(cuts: tuple[int, ...]) -> None
     lanes, at, got = Lanes(pool, (1,)).for_prefill(), 0, []
     for cut in cuts:
         run, rows = Pass.of_chunk(lanes, cut), slice(at, at + cut)
-        features = ours.features(tokens[:, rows], state, run)
+        features = ours.ahead(tokens[:, rows], state, run).wait()
         got.append(ours(h[:, rows], features, state, run))
         at += cut
         pool.consumed[1] = at

@@ -139,13 +139,12 @@ class Model:
         positions, rows = lanes.positions(plan.width), lanes.cache_rows(plan.width)
         at = Rows(lanes.slots, rows, positions, plan.extent, self.rope)
         cache = self.caches.ngram
-        gathered = [
-            layer.ngram.features(inputs, cache, run) if layer.ngram else None
-            for layer in self.layers
+        fetched = [
+            layer.ngram.ahead(inputs, cache, run) if layer.ngram else None for layer in self.layers
         ]
         h = F.embedding(inputs, self.embedding).repeat(1, 1, self.args.hc_count)
-        for layer, features in zip(self.layers, gathered, strict=True):
-            if layer.ngram and features is not None:
-                h = h + layer.ngram(h, features, cache, run)
+        for layer, features in zip(self.layers, fetched, strict=True):
+            if layer.ngram and features:
+                h = h + layer.ngram(h, features.wait(), cache, run)
             h = layer.mix(layer.attend(h, run, at, self.caches))
         return h
