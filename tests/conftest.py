@@ -15,6 +15,9 @@ _SHARED_CACHE = os.environ.get("FLARECHAT_TEST_CACHE") or platformdirs.user_cach
     "flarechat-tests"
 )
 
+# Kernels run in Triton's interpreter, which must be asked for before Triton is first imported.
+os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -18,7 +18,7 @@ from flarechat.engine.executors.eager import EagerExecutor
 from flarechat.engine.layers.experts import DenseExperts, Fp8Experts, Nvfp4Experts, hold_experts
 from flarechat.engine.plan import Plan
 from flarechat.engine.recipes.qwen38 import Model, load
-from flarechat.engine.slot import Lanes, SlotPool
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.text.tokenizer import json_from_gguf
 from flarechat.engine.weights import load_checkpoint
 from flarechat.engine.weights.formats import Packed
@@ -58,7 +58,8 @@ def logits(model: Model) -> Tensor:
     pool = SlotPool(1, tiny.CONTEXT, tiny.VOCABULARY, tiny.CPU)
     bench = Bench(pool, model, EagerExecutor(model, NoDrafter(1, tiny.CPU)))
     bench.open(0, tokens[:7])
-    return model.verify(Lanes(pool, (0,)), torch.tensor([tokens[6:]]), Plan(7, tiny.CONTEXT + 8))[1][0]
+    plan = Plan(7, tiny.CONTEXT + SCRATCH_ROWS)
+    return model.verify(Lanes(pool, (0,)), torch.tensor([tokens[6:]]), plan)[1][0]
 
 
 @pytest.mark.parametrize("form", FORMATS)
