@@ -12,9 +12,11 @@ from flarechat.engine.accept import RUNNING
 from flarechat.engine.plan import Plan
 from flarechat.engine.recipes.qwen38 import ModelArgs, price
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes
+from flarechat.engine.state.recurrent import COMMITS
 from flarechat.protocol import Sampling
 from tests.engine.qwen38 import tiny
 from tests.engine.qwen38.runner import passes, text
+from tests.engine.test_round import NoHostSync
 from tests.engine.tiny import ScriptedDrafter
 
 
@@ -118,6 +120,21 @@ def test_a_slot_used_before_is_as_a_new_one() -> None:
 
     for logits in out:
         assert (tiny.logits_of(of, text()) - logits).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+@torch.inference_mode()
+def test_no_operation_of_a_pass_or_its_commit_waits_for_a_value(commit: str) -> None:
+    bench = tiny.bench(tiny.reference(), commit=commit)
+    for slot in range(4):
+        passes(bench, slot, text(20 + slot, slot, eos=()), (9,), 4)
+    lanes = Lanes(bench.pool, (2, 0, 3, 1))
+    emitted = torch.tensor([1, 0, 1, 1])
+    with NoHostSync():
+        for width in (1, 2, 8):
+            inputs = torch.zeros(4, width, dtype=torch.int64)
+            bench.target.verify(lanes, inputs, Plan(width - 1, tiny.CONTEXT))
+            bench.target.keep(lanes, emitted)
 
 
 def test_in_bfloat16_the_recurrence_stays_float32() -> None:
