@@ -143,6 +143,12 @@ class DraftHead(Protocol):
         position [B, W]. The steps of one chain of drafts share the dict `chain`, empty at first.
         """
 
+    def write(
+        self, hidden: Tensor, tokens: Tensor, cache: Any, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int,
+    ) -> None:  # fmt: skip
+        """Keep of these pairs what `forward` keeps; nobody asks for their outputs."""
+
     def logits(self, output: Tensor) -> Tensor:
         """Outputs [B, W, D] to logits [B, W, R] of `vocabulary` int64 [R], or of all tokens."""
 

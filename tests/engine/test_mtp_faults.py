@@ -64,13 +64,12 @@ def hidden_rows_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def pairs_are_one_off(patch: pytest.MonkeyPatch) -> None:
     """A token is paired with its own hidden row in place of the one before."""
-    forward = MtpDrafter._forward
+    write = MtpDrafter._write
 
-    def faulty(self: Any, lanes: Any, hidden: Any, tokens: Any, plan: Any, **how: Any) -> Tensor:
-        moved = hidden.roll(-1, 1) if tokens.shape[1] > 1 and not lanes.prefilling else hidden
-        return forward(self, lanes, moved, tokens, plan, **how)
+    def faulty(self: Any, lanes: Any, hidden: Any, tokens: Any, plan: Any) -> None:
+        write(self, lanes, hidden if lanes.prefilling else hidden.roll(-1, 1), tokens, plan)
 
-    patch.setattr(MtpDrafter, "_forward", faulty)
+    patch.setattr(MtpDrafter, "_write", faulty)
 
 
 FAULTS = (

@@ -114,13 +114,14 @@ def spoil_past(drafter: MtpDrafter, slot: int, rows: int) -> None:
 def spy(monkeypatch: pytest.MonkeyPatch, drafter: MtpDrafter) -> list[int]:
     """The widths of the head's passes from here on."""
     ran: list[int] = []
-    forward = drafter.head.forward
+    for verb in ("forward", "write"):
+        run = getattr(drafter.head, verb)
 
-    def watched(hidden: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
-        ran.append(tokens.shape[1])
-        return forward(hidden, tokens, *rest)
+        def watched(hidden: Tensor, tokens: Tensor, *rest: Any, run: Any = run) -> Any:
+            ran.append(tokens.shape[1])
+            return run(hidden, tokens, *rest)
 
-    monkeypatch.setattr(drafter.head, "forward", watched)
+        monkeypatch.setattr(drafter.head, verb, watched)
     return ran
 
 
@@ -147,6 +148,22 @@ def test_a_plan_without_absorption_runs_no_block_of_the_head(
     assert [] == ran
     assert not any(bool(rows.any()) for rows in drafter_of(made).cache.tensors().values())
     assert_draft_state(made, head, 0, tokens, rows=0)
+
+
+def test_absorbing_wants_of_the_last_block_its_keys_and_values_alone(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, head = workbench(model, RECORDS["two layers"])
+    drafter, ran = drafter_of(made), list[int]()
+    for layer, block in enumerate(drafter.head.blocks):  # type: ignore[attr-defined]
+        down = block.mlp.down
+        noted = lambda x, layer=layer, down=down: ran.append(layer) or down(x)  # noqa: E731
+        monkeypatch.setattr(block.mlp, "down", noted)
+    made.open(0, chunk=4)
+    tokens = [*PROMPT, *made.play((0,), 0)[0].tokens]
+
+    assert {0} == set(ran)
+    assert_draft_state(made, head, 0, tokens)
 
 
 @pytest.mark.parametrize("restored", [0, 1, 2, 7])

@@ -78,7 +78,7 @@ class MtpDrafter:
             at = torch.arange(start, end, device=self.device)[None]
             extent = extent_for(end, self.context + SCRATCH_ROWS)
             hidden = self.hidden.rows[slot, start:end][None]
-            self.head.forward(hidden, tokens, self.cache, (slot,), at, at, extent)
+            self.head.write(hidden, tokens, self.cache, (slot,), at, at, extent)
 
     def stage(self, slot: int, limit: int) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
@@ -115,7 +115,7 @@ class MtpDrafter:
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
         drafts, laws, chain = staged.tokens[:, :0], [], dict[str, Tensor]()
         for step in range(plan.draft_tokens):
-            hidden = self._forward(lanes, hidden, token, plan, shift=step - 1, chain=chain)
+            hidden = self._step(lanes, hidden, token, plan, step, chain)
             law = self._law(lanes, hidden, drafts, plan)
             own = law.only() if law.certain else law.draw(self._noise(lanes, law, plan, step))
             forced = step < staged.offered[:, None]
@@ -137,25 +137,27 @@ class MtpDrafter:
         self.hidden.store(lanes, own, emitted, plan)
         if plan.absorb:
             true = torch.cat([before, own[:, :-1]], dim=1)
-            self._forward(lanes, true, inputs, plan, shift=-1)
+            self._write(lanes, true, inputs, plan)
 
-    def _forward(
-        self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan, *, shift: int,
-        chain: dict[str, Tensor] | None = None,
+    def _step(
+        self, lanes: Lanes, hidden: Tensor, token: Tensor, plan: Plan, step: int,
+        chain: dict[str, Tensor],
     ) -> Tensor:  # fmt: skip
-        """The head over pairs whose tokens stand `shift` + 1 past the pending one and on."""
-        width = tokens.shape[1]
-        rows, positions = lanes.cache_rows(width, shift), lanes.positions(width, shift)
+        """The head's output [B, 1, D] at the pair that draft `step` is guessed from."""
+        rows, positions = self._places(lanes, 1, step - 1)
         return self.head.forward(
-            hidden,
-            tokens,
-            self.cache,
-            lanes.slots,
-            rows,
-            positions.clamp_min(0),
-            plan.extent,
-            chain,
+            hidden, token, self.cache, lanes.slots, rows, positions, plan.extent, chain
         )
+
+    def _write(self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan) -> None:
+        """The rows of W pairs, of which the first has the pending token."""
+        rows, positions = self._places(lanes, plan.width, -1)
+        self.head.write(hidden, tokens, self.cache, lanes.slots, rows, positions, plan.extent)
+
+    def _places(self, lanes: Lanes, width: int, shift: int) -> tuple[Tensor, Tensor]:
+        """Rows and positions [B, W] of pairs whose tokens stand `shift` + 1 past the pending one
+        and on."""
+        return lanes.cache_rows(width, shift), lanes.positions(width, shift).clamp_min(0)
 
     def _law(self, lanes: Lanes, output: Tensor, drafts: Tensor, plan: Plan) -> TargetLaw:
         """The request's own law over the head's logits, after `drafts`."""

@@ -44,18 +44,25 @@ class Attention:
 
         rows [B, T] are those to write, mask and angles those of `causal_mask` and `Rope.at`.
         """
-        batch, length, _ = x.shape
-        split = [self.heads, self.kv_heads, self.kv_heads]
-        qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
-        q, k, v = torch.split(qkv, split, dim=1)
-        cache.write(layer, slots, rows, rotate(k, *angles), v)
-        q = rotate(q, *angles)
+        q = rotate(self.write(x, cache, layer, slots, rows, angles), *angles)
         extent = mask.shape[-1]
         seen = [
             attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
             for lane, slot in enumerate(slots)
         ]
         return self.out(torch.stack(seen))
+
+    def write(
+        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
+        angles: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """Put the keys and values of x into their rows; returns its queries [B, heads, T, D]."""
+        batch, length, _ = x.shape
+        split = [self.heads, self.kv_heads, self.kv_heads]
+        qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
+        q, k, v = torch.split(qkv, split, dim=1)
+        cache.write(layer, slots, rows, rotate(k, *angles), v)
+        return q
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -163,14 +163,33 @@ class MtpHead:
         positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """hidden [B, W, D] of tokens i and tokens [B, W] at i + 1 → [B, W, D], before the norm."""
-        a = self.args.blocks
-        group = a.num_attention_heads // a.num_key_value_heads
-        mask, angles = causal_mask(positions, extent, group), self.rope.at(positions)
-        embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
-        x = self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
+        x, angles = self._pair(hidden, tokens), self.rope.at(positions)
+        mask = self._mask(positions, extent)
         for layer, inner in enumerate(self.blocks):
             x = inner(x, cache, layer, slots, rows, mask, angles)
         return x
+
+    def write(
+        self, hidden: Tensor, tokens: Tensor, cache: KVState, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int,
+    ) -> None:  # fmt: skip
+        """As `forward`, but of the last block only what it keeps: its keys and values."""
+        x, angles = self._pair(hidden, tokens), self.rope.at(positions)
+        *before, last = self.blocks
+        if before:
+            mask = self._mask(positions, extent)
+            for layer, inner in enumerate(before):
+                x = inner(x, cache, layer, slots, rows, mask, angles)
+        last.attention.write(last.attention_norm(x), cache, len(before), slots, rows, angles)
+
+    def _pair(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """What the first block reads: [B, W, D]."""
+        embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
+        return self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
+
+    def _mask(self, positions: Tensor, extent: int) -> Tensor:
+        a = self.args.blocks
+        return causal_mask(positions, extent, a.num_attention_heads // a.num_key_value_heads)
 
     def logits(self, output: Tensor) -> Tensor:
         """Outputs [B, W, D] → logits [B, W, R] of the draft vocabulary."""

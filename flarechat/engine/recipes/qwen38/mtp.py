@@ -121,6 +121,13 @@ class MtpHead:
         out = self._attend(x, cache.layers, at, chain if self.shares_choice else None)
         return self.layer.mix(GatedResidual.combine(h, gates, out))
 
+    def write(
+        self, hidden: Tensor, tokens: Tensor, cache: HeadRows, slots: Sequence[int], rows: Tensor,
+        positions: Tensor, extent: int,
+    ) -> None:  # fmt: skip
+        """What the layer keeps of these pairs, without its output."""
+        self.forward(hidden, tokens, cache, slots, rows, positions, extent)
+
     def _attend(
         self, x: Tensor, cache: SparseCache, at: Rows, chain: dict[str, Tensor] | None
     ) -> Tensor:
