@@ -106,13 +106,16 @@ def _machine() -> dict[str, Any]:
 
 def _model(name: str) -> dict[str, Any]:
     """Whether the model is here; nothing is pulled to find out."""
-    from flarechat.models import store
+    from flarechat.models import headers, store
 
     try:
         path = store.resolve(name, pull_missing=False)
     except ModelError:
         return {"name": name, "here": False}
-    return {"name": name, "here": True, "path": str(path)}
+    facts: dict[str, Any] = {"name": name, "here": True, "path": str(path)}
+    if path.is_dir():
+        facts["stored"] = headers.stored(headers.folder_table(path))
+    return facts
 
 
 def _mtp(settings: Settings) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def _mtp(settings: Settings) -> dict[str, Any]:
     would not; a model's digest is computed the first time.
     """
     from flarechat.launch import mtp_file
-    from flarechat.models import inspection, sidecars, store
+    from flarechat.models import headers, inspection, sidecars, store
 
     if not settings.mtp:
         return {"head": "off (--no-mtp)"}
@@ -129,6 +132,8 @@ def _mtp(settings: Settings) -> dict[str, Any]:
         path = store.resolve(settings.model, pull_missing=False)
     except ModelError:
         return {"head": None}
+    if not asked and path.is_dir() and headers.has_head(headers.folder_table(path)):
+        return {"head": "inside the checkpoint"}
     refused: list[str] = []
     found = sidecars.find(
         path, inspection.fingerprint(path), explicit=Path(asked) if asked else None,

@@ -18,6 +18,10 @@ from flarechat.textsafe import strip_controls
 
 POLL_S = 0.1
 STOP_PATIENCE_S = 5.0
+_STILL_THINKING = (
+    "flarechat: The model was still thinking when it was cut off; allow more with --max-tokens, "
+    "or none with --no-thinking."
+)
 
 
 def answer(
@@ -46,6 +50,8 @@ def answer(
         conversation.close()
         for notice in conversation.notices:
             print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
+    if finished.thinking and not finished.text and finished.reason in ("length", "context"):
+        print(_STILL_THINKING, file=sys.stderr)
     if stats:
         print(stats_line(finished), file=sys.stderr)
     if interrupts.caught:

@@ -20,6 +20,7 @@ from flarechat.protocol import Sampling
 REMEDY = "Download the model again, or give another one with --model."
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _INDEX = "model.safetensors.index.json"
+_HEAD_RECORD, _MOST_HEADER_BYTES = b'"flarechat.mtp"', 8 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 
 
@@ -35,7 +36,7 @@ def weight_files(source: Path) -> list[Path]:
         return [source / name for name in shards]
     if single.exists():
         return [single]
-    if loose := sorted(source.glob("*.safetensors")):
+    if loose := [file for file in sorted(source.glob("*.safetensors")) if not _is_head(file)]:
         return loose
     if any(next(source.glob(pattern), None) for pattern in _PICKLES):
         raise ModelError(
@@ -43,6 +44,16 @@ def weight_files(source: Path) -> list[Path]:
             "Convert them to safetensors, or give another model with --model.",
         )
     raise ModelError(f"{source} has no safetensors weights.", REMEDY)
+
+
+def _is_head(file: Path) -> bool:
+    """Whether this is a draft head that lies beside the weights, by the record in its header."""
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            return _HEAD_RECORD in opened.read(min(size, _MOST_HEADER_BYTES))
+    except OSError:
+        return False
 
 
 def fingerprint(source: Path, cache: Path, progress: Callable[[str, int, int], None]) -> str:

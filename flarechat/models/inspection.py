@@ -5,7 +5,6 @@ Reads headers only and loads nothing; a digest needs all of a file, once.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -15,17 +14,21 @@ from typing import Any
 from flarechat import paths
 from flarechat.errors import ModelError
 from flarechat.models import folder as folders
-from flarechat.models import sidecars
+from flarechat.models import headers, sidecars
 from flarechat.models.catalog import CATALOG, known
 from flarechat.models.digests import digest
 from flarechat.models.gguf import Gguf
 from flarechat.models.store import StoredModel, resolve
 from flarechat.protocol import Sampling
 
+INSIDE = "inside"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a model's headers say. `tensor_types` counts tensors by how they are stored."""
+    """What a model's headers say. `tensor_types` counts tensors by their types, `stored` their
+    values by format; `experts` are the routed ones of a layer.
+    """
 
     name: str
     path: Path
@@ -37,6 +40,8 @@ class Inspection:
     layers: int
     vocabulary: int
     tensor_types: dict[str, int]
+    stored: dict[str, int]
+    experts: str
     tokenizer: str
     template: bool
     recommended: Sampling
@@ -52,10 +57,12 @@ def fingerprint(path: Path) -> str:
 
 
 def head_of(model: StoredModel) -> str:
-    """The file of a pulled model's draft head, "" without one, "?" where its digest is not known
-    yet: listing models reads no weights.
+    """The file of a pulled model's draft head, "inside" if it is among the model's tensors, ""
+    without one, "?" where its digest is not known yet: listing models reads no weights.
     """
     try:
+        if model.kind == "safetensors" and headers.has_head(headers.folder_table(model.path)):
+            return INSIDE
         if model.name in CATALOG:
             known_as = CATALOG[model.name].gguf_sha256
         else:
@@ -74,7 +81,9 @@ def inspect(name: str) -> Inspection:
 
 def _inspect_gguf(path: Path) -> Inspection:
     gguf = Gguf(path)
-    data = gguf.metadata
+    data, stored = gguf.metadata, Counter[str]()
+    for tensor in gguf.tensors.values():
+        stored[tensor.encoding.name] += math.prod(tensor.shape)
     whole = fingerprint(path)
     general_name = str(data.get("general.name", path.stem))
     model = known(fingerprint=whole, general_name=general_name)
@@ -91,6 +100,8 @@ def _inspect_gguf(path: Path) -> Inspection:
         layers=_whole(data.get(f"{architecture}.block_count")),
         vocabulary=len(data.get("tokenizer.ggml.tokens", [])),
         tensor_types=dict(Counter(t.encoding.name for t in gguf.tensors.values()).most_common()),
+        stored=dict(stored.most_common()),
+        experts="none",
         tokenizer=" ".join(str(part) for part in tokenizer if part),
         template="tokenizer.chat_template" in data,
         recommended=model.recommended if model else Sampling(),
@@ -101,27 +112,36 @@ def _inspect_gguf(path: Path) -> Inspection:
 
 def _inspect_folder(path: Path) -> Inspection:
     config = folders.read_json(path / "config.json")
-    files = folders.weight_files(path)
-    tensors = [entry for file in files for entry in _safetensors_table(file)]
+    own = config.get("text_config")
+    text: dict[str, Any] = own if isinstance(own, dict) else config
+    table = headers.folder_table(path)
+    stored, types = headers.stored(table), Counter(str(row["dtype"]) for row in table.values())
     tokenizer = folders.read_json(path / "tokenizer_config.json", optional=True)
     whole = fingerprint(path)
     return Inspection(
         name=path.resolve().name,
         path=path,
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(file.stat().st_size for file in folders.weight_files(path)),
         kind="safetensors",
         architecture=str(config.get("model_type", "unknown")),
-        parameters=sum(math.prod(entry["shape"]) for entry in tensors),
-        context=_whole(config.get("max_position_embeddings")),
-        layers=_whole(config.get("num_hidden_layers")),
-        vocabulary=_whole(config.get("vocab_size")),
-        tensor_types=dict(Counter(str(entry["dtype"]) for entry in tensors).most_common()),
+        parameters=sum(stored.values()),
+        context=_whole(text.get("max_position_embeddings")),
+        layers=_whole(text.get("num_hidden_layers")),
+        vocabulary=_whole(text.get("vocab_size")),
+        tensor_types=dict(types.most_common()),
+        stored=stored,
+        experts=_experts(text),
         tokenizer=str(tokenizer.get("tokenizer_class", "tokenizer.json")),
         template=bool(folders.chat_template(path)),
         recommended=folders.recommended(path),
         digest=whole,
-        mtp=_mtp(path, whole),
+        mtp=f"{INSIDE} the checkpoint" if headers.has_head(table) else _mtp(path, whole),
     )
+
+
+def _experts(text: dict[str, Any]) -> str:
+    count, chosen = text.get("num_experts"), text.get("num_experts_per_tok")
+    return f"{count} a layer, {chosen} of them a token" if count else "none"
 
 
 def _mtp(path: Path, whole: str) -> str:
@@ -130,21 +150,6 @@ def _mtp(path: Path, whole: str) -> str:
     found = sidecars.find(path, whole, refused=said.append)
     drafts = f"drafts {found.draft_vocabulary or 'all'} tokens" if found else ""
     return " ".join([f"{found.path} ({drafts})" if found else "none", *said])
-
-
-def _safetensors_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a safetensors header, read without a tensor library."""
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > path.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            table = json.loads(file.read(size))
-        return [row for key, row in table.items() if key != "__metadata__"]
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelError(
-            f"The weights file {path} cannot be read: {error}.", "Download it again."
-        ) from error
 
 
 def _whole(value: Any) -> int:

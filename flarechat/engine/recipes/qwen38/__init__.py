@@ -6,7 +6,7 @@ from __future__ import annotations
 from flarechat.engine.recipes.qwen38.config import ModelArgs
 from flarechat.engine.recipes.qwen38.model import Model
 from flarechat.engine.recipes.qwen38.mtp_file import find_heads, load_head, price_head
-from flarechat.engine.recipes.qwen38.price import price_stored, price_stored_head
+from flarechat.engine.recipes.qwen38.price import parameters, price_stored, price_stored_head
 from flarechat.engine.recipes.qwen38.weights import load, price
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "find_heads",
     "load",
     "load_head",
+    "parameters",
     "price",
     "price_head",
     "price_stored",

@@ -59,6 +59,11 @@ def price_stored_head(
     return found | {"mtp weights": found["mtp weights"] - dense + own}
 
 
+def parameters(args: ModelArgs) -> int:
+    """Values of the target, however they are stored."""
+    return sum(math.prod(shape) for shape in shapes(args).values())
+
+
 def held(named: Qwen38Tensors, name: str, shape: tuple[int, ...], compute: torch.dtype) -> int:
     """Bytes of one logical tensor as the model holds it."""
     count = math.prod(shape)
