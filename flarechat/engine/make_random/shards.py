@@ -99,9 +99,9 @@ def write_file(path: Path, group: Group, metadata: dict[str, str], wrote: Wrote)
 def _fill(
     path: Path, items: Iterable[Item], room: int, metadata: dict[str, str], wrote: Wrote
 ) -> tuple[list[str], int]:
-    """Write a file with `room` bytes for its header; the tensors' names, and their bytes."""
+    """Write a file with about `room` bytes for its header; the tensors' names, and their bytes."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
-    at = 0
+    at, room = 0, room + -room % 8
     try:
         with path.open("wb") as file:
             file.seek(8 + room)
