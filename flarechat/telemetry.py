@@ -23,7 +23,7 @@ class RoundTotals:
 
     def __init__(self) -> None:
         self.rounds = self.offered = self.accepted = self.emitted = self.clipped = 0
-        self.decode_ms = 0.0
+        self.decode_ms = self.repair_ms = 0.0
         self.accepted_counts: Counter[int] = Counter()
         self.offered_at: Counter[int] = Counter()
         self.accepted_at: Counter[int] = Counter()
@@ -41,6 +41,7 @@ class RoundTotals:
         self.emitted += played.emitted
         self.clipped += played.clipped
         self.decode_ms += played.ms
+        self.repair_ms += played.repair_ms
         self.accepted_counts[played.accepted] += 1
         for depth, source in enumerate(played.draft_sources, start=1):
             self.offered_at[depth] += 1
@@ -96,4 +97,5 @@ class RoundTotals:
             },
             history=history or HistoryTotals(),
             context=context or HistoryTotals(),
+            repair_ms=round(self.repair_ms, 3),
         )

@@ -37,6 +37,7 @@ def rounds(draw: st.DrawFn) -> Round:
         context=9,
         reason="",
         tokens=tuple(range(emitted)),
+        repair_ms=draw(st.sampled_from((0.0, 0.5, 2.0))),
     )
 
 
@@ -54,6 +55,7 @@ def test_sums_by_source_and_by_depth_equal_the_totals(played: list[Round]) -> No
     for field in FIELDS[:2]:
         assert getattr(summary, field) == sum(getattr(depth, field) for depth in summary.by_depth)
     assert summary.emitted == summary.accepted + summary.rounds - summary.clipped
+    assert summary.repair_ms == sum(one.repair_ms for one in played)
     assert summary.rounds == sum(summary.acceptance_histogram)
     for source in ("mtp", "history", "context"):
         offered = sum(one.draft_sources.count(source) for one in played)

@@ -43,6 +43,7 @@ class Played:
     ms: float
     lanes: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    repair_ms: float = 0.0
 
 
 class Answer:
@@ -134,6 +135,7 @@ class Answer:
             match_length=offer.match_length if copied else 0,
             origin=offer.origin if copied else "",
             logprobs=played.logprobs[:kept],
+            repair_ms=round(played.repair_ms, 3),
         )
 
     def _say(self, text: str, *, last: bool = False) -> list[Event]:

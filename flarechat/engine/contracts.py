@@ -57,9 +57,15 @@ class HiddenRows(State, Protocol):
 
 
 class Target(Protocol):
-    """The model whose distribution is preserved, with the states of its slots."""
+    """The model whose distribution is preserved, with the states of its slots.
+
+    `repair_ms` is the time that went into running kept rows again, all rounds together.
+    """
 
     vocabulary: int
+
+    @property
+    def repair_ms(self) -> float: ...
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """One pass over inputs int64 [B, W]: hidden [B, W, F] and logits [B, W, V].

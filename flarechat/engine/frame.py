@@ -28,10 +28,14 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a round leaves: `record` int64 [B, HEADER + W] and, if the plan asked, log-probs."""
+    """What a round leaves: `record` int64 [B, HEADER + W] and, if the plan asked, log-probs.
+
+    `repair_ms` is what its executor saw go into running kept rows again.
+    """
 
     record: Tensor
     logprobs: Logprobs | None = None
+    repair_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class RoundPlayer:
                 ms,
                 len(answers),
                 self._logprobs(frame, lane, record, answers[lane].request.logprobs),
+                frame.repair_ms,
             )
             for lane, record in enumerate(records)
         ]

@@ -130,7 +130,8 @@ class Round:
     `source` joins the draft sources in their order, such as "mtp" or "history+mtp", and is "none"
     without drafts. `ms` is the whole round's time, `context` the tokens consumed before it,
     `match_length` the key that found the copy among the drafts (8, 4 or 0) and `origin` the
-    request id it was copied from.
+    request id it was copied from. `repair_ms` of the `ms` went into running kept rows again,
+    where what a round leaves behind was not enough to commit it.
     """
 
     request: str
@@ -151,6 +152,7 @@ class Round:
     match_length: int = 0
     origin: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
+    repair_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +218,8 @@ class SpeculationSummary:
     emitted = accepted + rounds - clipped; `mean_acceptance_length` is emitted / rounds, the
     bonus included; `draft_acceptance_rate` is accepted / offered, 0 without offers;
     `acceptance_histogram[a]` counts rounds that accepted a drafts; `by_depth` and `by_source`
-    add up to the totals; `cost_ms_by_width` is the median whole-round time of each width.
+    add up to the totals; `cost_ms_by_width` is the median whole-round time of each width;
+    `repair_ms` is the time of all rounds that went into running kept rows again.
     """
 
     rounds: int = 0
@@ -232,6 +235,7 @@ class SpeculationSummary:
     cost_ms_by_width: dict[str, float] = field(default_factory=dict)
     history: HistoryTotals = HistoryTotals()
     context: HistoryTotals = HistoryTotals()
+    repair_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_json_events_have_the_published_fields(cli: Cli) -> None:
     assert {
         "event", "request", "index", "width", "source", "offered", "accepted", "emitted",
         "clipped", "draft_sources", "sources", "ms", "context", "reason", "tokens", "lanes",
-        "match_length", "origin", "logprobs",
+        "match_length", "origin", "logprobs", "repair_ms",
     } == set(printed["round"])  # fmt: skip
     assert {"event", "request", "text", "channel"} == set(printed["delta"])
     assert {"event", "request", "done", "total"} == set(printed["progress"])
@@ -141,7 +141,7 @@ def test_json_events_have_the_published_fields(cli: Cli) -> None:
     assert {
         "rounds", "offered", "accepted", "emitted", "clipped", "mean_acceptance_length",
         "draft_acceptance_rate", "acceptance_histogram", "by_depth", "by_source",
-        "cost_ms_by_width", "history", "context",
+        "cost_ms_by_width", "history", "context", "repair_ms",
     } == set(printed["finished"]["speculation"])  # fmt: skip
 
 

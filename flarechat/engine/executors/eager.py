@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +29,9 @@ class EagerExecutor:
     @torch.inference_mode()
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
         """Run one round."""
-        return play_round(self.target, self.drafter, lanes, plan)
+        before = self.target.repair_ms
+        frame = play_round(self.target, self.drafter, lanes, plan)
+        return replace(frame, repair_ms=self.target.repair_ms - before)
 
     @torch.inference_mode()
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.accept import RUNNING, STOPPED
-from flarechat.engine.plan import Plan
+from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes
 from flarechat.engine.state.indexer import RING
 from flarechat.engine.state.recurrent import COMMITS
 from tests.engine.qwen38 import tiny
 from tests.engine.qwen38.runner import EXTENT, ROUNDING, TEXT, WRONG, Runner, judged, model
+from tests.engine.tiny import ScriptedDrafter
 
 
 def require_close(wanted: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> None:
@@ -126,24 +127,37 @@ def test_lanes_keep_each_their_own_number_of_rows(commit: str) -> None:
 
 def test_more_rows_than_are_held_are_run_again_and_counted() -> None:
     own, plain = Runner("stepped").prefill(20), Runner("columns").prefill(20)
-    own.model.repairs.rounds, own.model.repairs.ms = 0, 0.0
+    own.model.repairs, own.model.repair_ms = 0, 0.0
     own.step(judged(20, 12, 9), 9)
     plain.one_by_one(20, 29)
 
     require_close(plain.states(), own.states())
-    assert 1 == own.model.repairs.rounds
-    assert own.model.repairs.ms > 0
+    assert 1 == own.model.repairs
+    assert own.model.repair_ms > 0
     own.step(judged(29, 8, 3), 3)
-    assert 1 == own.model.repairs.rounds
+    assert 1 == own.model.repairs
 
 
 def test_running_again_is_counted_round_by_round() -> None:
     own = Runner("reforward").prefill(20)
-    before = own.model.repairs.rounds
+    before = own.model.repairs
     own.step([TEXT[20]], 1)
     own.step(judged(21, 4, 2), 2)
 
-    assert before + 1 == own.model.repairs.rounds
+    assert before + 1 == own.model.repairs
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_a_round_tells_the_time_of_running_again(commit: str) -> None:
+    bench = tiny.bench(tiny.reference(), commit=commit)
+    bench.executor.drafter = ScriptedDrafter(bench.pool, {}, lambda *_: 0)
+    bench.open(0, tiny.PROMPT)
+    frames = [
+        bench.executor.play(Lanes(bench.pool, (0,)), Plan(drafts, EXTENT, LawShape(1), "match"))
+        for drafts in (0, 3, 0)
+    ]
+
+    assert [0, commit == "reforward", 0] == [frame.repair_ms > 0 for frame in frames]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9, 20, 21, 22, 23, 30])

@@ -49,6 +49,8 @@ class Model:
     `taps` are the layers whose raw outputs a draft head reads, counted in blocks passed.
     """
 
+    repair_ms = 0.0
+
     def __init__(
         self, args: ModelArgs, embedding: Tensor, blocks: Sequence[TransformerBlock],
         norm: RMSNorm, head: Linear, rope: Rope, kv: KVState,

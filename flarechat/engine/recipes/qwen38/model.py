@@ -75,19 +75,11 @@ class Caches:
         return self.recurrent, self.ngram, self.sparse.kv, self.sparse.indexer
 
 
-@dataclass(slots=True)
-class Repairs:
-    """Rounds committed by running the kept rows again, and the milliseconds that took the host."""
-
-    rounds: int = 0
-    ms: float = 0.0
-
-
 class Model:
     """Owns the weights of one checkpoint and the states of its slots.
 
     A round wider than what states hold of a pass is committed by running its kept rows again, as
-    all are where the recurrences keep nothing; `repairs` counts both.
+    all are where the recurrences keep nothing; `repairs` counts those rounds.
     """
 
     def __init__(
@@ -96,7 +88,7 @@ class Model:
     ) -> None:  # fmt: skip
         self.args, self.embedding, self.layers = args, embedding, tuple(layers)
         self.mixer, self.head, self.rope, self.caches = mixer, head, rope, caches
-        self.vocabulary, self.repairs = args.vocab_size, Repairs()
+        self.vocabulary, self.repairs, self.repair_ms = args.vocab_size, 0, 0.0
         self._last: tuple[Tensor, Plan] | None = None
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -125,8 +117,8 @@ class Model:
         if plan.width > ROUND_ROWS or self.caches.recurrent.by == "reforward":
             began = time.perf_counter()
             self._forward(lanes, inputs, plan, Pass.of_kept(lanes, plan.width, emitted))
-            self.repairs.rounds += 1
-            self.repairs.ms += 1e3 * (time.perf_counter() - began)
+            self.repairs += 1
+            self.repair_ms += 1e3 * (time.perf_counter() - began)
             return
         for state in self.caches.states():
             state.keep(lanes, emitted)
