@@ -55,13 +55,15 @@ BARE = dataclasses.replace(MODEL, mtp=None)
 @dataclass(frozen=True)
 class Play:
     """One scripted round: the pieces of text it emits, its width and its drafts' source. Of two
-    sources joined by "+", the first drafts one token and the second the rest.
+    sources joined by "+", the first drafts one token and the second the rest. What it says goes to
+    `channel`.
     """
 
     pieces: tuple[str, ...]
     width: int = 1
     source: str = "none"
     ms: float = 10.0
+    channel: str = "answer"
 
     def round(self, request: str, index: int, context: int) -> Round:
         """The Round event of this play: all but its last piece were accepted drafts."""
@@ -167,7 +169,8 @@ class _Turn:
     ) -> None:
         self.request, self.plays, self.reason = request, plays, reason
         self.prompt_tokens, self.totals = prompt_tokens, RoundTotals()
-        self.text, self.started, self.done = "", False, False
+        self.said = {"answer": "", "thinking": ""}
+        self.started, self.done = False, False
 
     def step(self) -> list[Event]:
         if not self.started:
@@ -181,8 +184,8 @@ class _Turn:
         played = play.round(self.request.id, self.totals.rounds, context)
         self.totals.add(played)
         text = "".join(play.pieces)
-        self.text += text
-        return [played, Delta(request=self.request.id, text=text)]
+        self.said[play.channel] += text
+        return [played, Delta(request=self.request.id, text=text, channel=play.channel)]
 
     def _open(self) -> list[Event]:
         request = self.request
@@ -204,7 +207,8 @@ class _Turn:
         return Finished(
             request=self.request.id,
             reason=self.reason,
-            text=self.text,
+            text=self.said["answer"],
+            thinking=self.said["thinking"],
             usage=Usage(
                 prompt_tokens=self.prompt_tokens,
                 restored_tokens=0,
