@@ -86,9 +86,7 @@ class Indexer:
 
     def __call__(self, x: Tensor, cache: IndexerState, layer: int, at: Rows) -> Tensor | None:
         """Take in x [B, T, D] and choose: bool [B, T, blocks], or None where all are chosen."""
-        mixed = torch.unflatten(self.qk(x), -1, (self.heads + 1, -1))
-        queries, keys = mixed[..., : self.heads, :], mixed[..., self.heads, :]
-        self._take(keys, cache, layer, at)
+        queries = self.take(x, cache, layer, at)
         blocks = at.extent // self.ratio
         if blocks <= self.most:
             return None
@@ -101,7 +99,13 @@ class Indexer:
         seen = torch.arange(blocks, device=x.device) < whole[..., None]
         return choose(scores, seen, self.most)
 
-    def _take(self, keys: Tensor, cache: IndexerState, layer: int, at: Rows) -> None:
+    def take(self, x: Tensor, cache: IndexerState, layer: int, at: Rows) -> Tensor:
+        """Take in x [B, T, D] and return its queries [B, T, heads, K], raw."""
+        mixed = torch.unflatten(self.qk(x), -1, (self.heads + 1, -1))
+        self._keep(mixed[..., self.heads, :], cache, layer, at)
+        return mixed[..., : self.heads, :]
+
+    def _keep(self, keys: Tensor, cache: IndexerState, layer: int, at: Rows) -> None:
         """Keep raw keys [B, T, K], and make the keys of the blocks they complete."""
         first, length, ratio = at.first, keys.shape[1], self.ratio
         held = torch.cat([cache.recent(layer, at.slots, first), keys], dim=1)
@@ -146,15 +150,27 @@ class SparseAttention:
         angles = at.rope.at(at.positions)
         queries, gates = torch.unflatten(self.q(x), -1, (-1, 2 * self.head_dim)).chunk(2, dim=-1)
         queries = rotate_part(self.norm_q(queries).transpose(1, 2), *angles)
-        keys = self.norm_k(torch.unflatten(self.k(x), -1, (-1, self.head_dim))).transpose(1, 2)
-        values = torch.unflatten(self.v(x), -1, (-1, self.head_dim)).transpose(1, 2)
-        kv.write(layer, at.slots, at.rows, rotate_part(keys, *angles), values)
-        mask = self._mask(at, chosen).repeat(1, queries.shape[1] // keys.shape[1], 1)
+        kv_heads = self._keep(x, kv, layer, at, angles)
+        mask = self._mask(at, chosen).repeat(1, queries.shape[1] // kv_heads, 1)
         seen = [
             attend(queries[lane], *kv.read(layer, slot, at.extent), mask[lane])
             for lane, slot in enumerate(at.slots)
         ]
         return self.out(torch.stack(seen) * torch.sigmoid(gates.flatten(-2)))
+
+    def write(self, x: Tensor, cache: SparseCache, layer: int, at: Rows) -> None:
+        """Keep of x [B, T, D] what later rows see; nobody asks for its own output."""
+        self.indexer.take(x, cache.indexer, layer, at)
+        self._keep(x, cache.kv, layer, at, at.rope.at(at.positions))
+
+    def _keep(
+        self, x: Tensor, kv: KVState, layer: int, at: Rows, angles: tuple[Tensor, Tensor]
+    ) -> int:
+        """Write keys and values, and say how many heads they have."""
+        keys = self.norm_k(torch.unflatten(self.k(x), -1, (-1, self.head_dim))).transpose(1, 2)
+        values = torch.unflatten(self.v(x), -1, (-1, self.head_dim)).transpose(1, 2)
+        kv.write(layer, at.slots, at.rows, rotate_part(keys, *angles), values)
+        return keys.shape[1]
 
     def _mask(self, at: Rows, chosen: Tensor | None) -> Tensor:
         """bool [B, T, extent]: what each row sees."""

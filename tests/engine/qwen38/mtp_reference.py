@@ -22,7 +22,7 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import (
     apply_rotary_pos_emb,
 )
 
-from tests.engine.qwen38.tiny import redraw
+from tests.engine.qwen38.tiny import Indexer, redraw
 
 RATIO = 4
 
@@ -52,6 +52,7 @@ class ReferenceHead(nn.Module):
         self.pre_fc_norm_hidden = Qwen4ExpTextRMSNorm(self.streams * dim, eps=eps)
         self.layers = nn.ModuleList([Qwen4ExpTextDecoderLayer(config, 0)])
         self.hyper_connection_mixer = Qwen4ExpTextGatedResidual(config, use_combine=False)
+        self.layers[0].self_attn.indexer.__class__ = Indexer
         self.rotary = Qwen4ExpTextRotaryEmbedding(config)
         self._of = [of]  # a list, so that the target is no part of this module
 

@@ -216,10 +216,9 @@ def test_running_rows_again_is_counted_and_timed(of: Qwen4ExpForCausalLM) -> Non
         opened(made, paths)
         for width in (8, 1, 2):
             made.play(SLOTS, width - 1)
-        repairs = made.target.repairs
 
-        assert (2 if commit == "reforward" else 0) == repairs.rounds
-        assert (commit == "reforward") == (repairs.ms > 0)
+        assert (2 if commit == "reforward" else 0) == made.target.repairs
+        assert (commit == "reforward") == (made.target.repair_ms > 0)
 
 
 TERMINAL = (13, 14, 17, 22)  # texts in which the model's own terminal token comes early and often

@@ -125,15 +125,17 @@ class MtpHead:
         self, hidden: Tensor, tokens: Tensor, cache: HeadRows, slots: Sequence[int], rows: Tensor,
         positions: Tensor, extent: int,
     ) -> None:  # fmt: skip
-        """What the layer keeps of these pairs, without its output."""
-        self.forward(hidden, tokens, cache, slots, rows, positions, extent)
+        """What the layer keeps of these pairs: its keys and values alone, and no experts."""
+        h = self.feedback(hidden, F.embedding(tokens, self.embedding))
+        x = self.layer.attention_residual.mix(h)
+        at = Rows(slots, rows, positions, extent, self.rope)
+        self._attention.write(x, cache.layers, 0, at)
 
     def _attend(
         self, x: Tensor, cache: SparseCache, at: Rows, chain: dict[str, Tensor] | None
     ) -> Tensor:
         """The layer's attention; a chain that shares its choice makes it in its first step."""
-        attention = self.layer.attention
-        assert isinstance(attention, SparseAttention)
+        attention = self._attention
         if chain is None:
             return attention(x, cache, 0, at)
         if "begun" in chain:
@@ -145,6 +147,12 @@ class MtpHead:
             later = torch.arange(chosen.shape[-1], device=chosen.device)
             chain["chosen"] = chosen | (later >= ((at.positions + 1) // ratio)[..., None])
         return attention.attend(x, cache.kv, 0, at, chosen)
+
+    @property
+    def _attention(self) -> SparseAttention:
+        own = self.layer.attention
+        assert isinstance(own, SparseAttention)
+        return own
 
     def logits(self, output: Tensor) -> Tensor:
         """Outputs [B, W, S * D] → logits [B, W, R] of the draft vocabulary."""
