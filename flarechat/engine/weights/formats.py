@@ -180,6 +180,8 @@ def decode_csf(fixed: Tensor, exceptions: Tensor) -> Tensor:
     slabs, width = fixed.shape if fixed.dim() == 2 else (0, 0)
     if fixed.dtype != torch.uint8 or width % _CSF_SLAB or width < 2 * _CSF_SLAB:
         raise ModelError(f"CSF scales of shape {tuple(fixed.shape)} cannot be decoded.", HINT)
+    if exceptions.dtype != torch.uint32 or exceptions.dim() != 1:
+        raise ModelError(f"CSF exceptions are {exceptions.dtype}, not 32-bit words.", HINT)
     rows, columns = slabs * _CSF_SLAB, 2 * (width // _CSF_SLAB - 1)
     base = fixed[:, :_CSF_SLAB].reshape(rows, 1).short()
     codes = fixed[:, _CSF_SLAB:].reshape(rows, columns // 2)

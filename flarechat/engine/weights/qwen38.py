@@ -96,6 +96,7 @@ class Qwen38Tensors:
     def value(self, module: str) -> Tensor | Packed:
         """The weight of a module: a float tensor as stored, or a packed one with its scales."""
         weight, found = self.raw(f"{module}.weight"), None
+        _require_rows(f"{module}.weight", weight)
         if weight.dtype == torch.uint8:
             found = self._nvfp4(module, weight)
         elif weight.dtype == FP8:
@@ -175,6 +176,8 @@ class Qwen38Tensors:
 
     def _are_folded(self, mtp: bool) -> bool:
         names = [n for n in self._stored if n.startswith(MTP) == mtp and _OFFSET_NORMS.search(n)]
+        if not names:
+            return False
         every = torch.cat([self._tensors[self._stored[name]].float().view(-1) for name in names])
         negative = (every < 0).float().mean()
         return bool(every.mean() > _FOLDED_MEAN) and bool(negative < _FOLDED_NEGATIVE)
@@ -192,6 +195,7 @@ class Qwen38Tensors:
     def _part(self, base: str, part: str) -> Tensor | Packed:
         """One part of a table, with its own scales or those of the whole."""
         weight = self.raw(f"{part}.weight")
+        _require_rows(f"{part}.weight", weight, always=True)
         if weight.dtype in _FLOATS:
             return weight
         if weight.dtype == torch.uint8:
@@ -267,6 +271,12 @@ def _joined(parts: list[Tensor | Packed], what: str) -> Tensor | Packed:
     packed = [part for part in parts if isinstance(part, Packed)]
     floats = [part for part in parts if isinstance(part, Tensor)]
     return stack(packed) if packed else torch.stack(floats)
+
+
+def _require_rows(name: str, weight: Tensor, *, always: bool = False) -> None:
+    """Refuse what is packed, or any weight, and is no matrix."""
+    if weight.dim() != 2 and (always or weight.dtype in (torch.uint8, FP8)):
+        raise ModelError(f"The tensor {name} is {tuple(weight.shape)}, no matrix.", HINT)
 
 
 def _require_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -67,6 +67,14 @@ def test_every_code_has_its_value() -> None:
     assert E2M1 == decoded[0].tolist()
 
 
+def test_a_value_between_two_codes_goes_to_the_even_one() -> None:
+    given = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -1.75, -5.0, 6.0]
+    packed = encode_nvfp4(torch.tensor([given + [0.0] * 5]), torch.tensor(1.0))
+
+    nearest = [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 0.0, -2.0, -4.0, 6.0]
+    assert nearest == packed.decode()[0, :11].tolist()
+
+
 def test_both_scales_multiply() -> None:
     scale = torch.tensor([[2.0]]).to(FP8)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -352,3 +355,31 @@ def test_a_file_without_a_head_is_no_sidecar(tmp_path: Path) -> None:
     path = folder(tmp_path, "bf16", lambda name: "embed_tokens" in name or "lm_head" in name)
     with pytest.raises(ModelError, match="no tensors of a draft head"):
         open_sidecar(path, tiny.config())
+
+
+DTYPES = (torch.bfloat16, torch.float32, torch.uint8, torch.float8_e4m3fn, torch.int64,
+          torch.float8_e8m0fnu, torch.uint32)  # fmt: skip
+SHAPES = ((), (1,), (0,), (3,), (32, 64), (64, 32), (2, 1), (16, 48), (1, 2, 3), (8, 64, 64))
+
+
+@given(
+    st.sampled_from(FORMATS), st.integers(0, 1 << 30), st.sampled_from(DTYPES),
+    st.sampled_from(SHAPES), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_any_tensor_in_the_place_of_another_loads_or_is_refused(
+    form: str, at: int, dtype: torch.dtype, shape: tuple[int, ...], gone: bool
+) -> None:
+    tensors = dict(made(form).tensors)
+    name = sorted(tensors)[at % len(tensors)]
+    del tensors[name]
+    if not gone:
+        size = math.prod(shape) * dtype.itemsize
+        tensors[name] = torch.zeros(size, dtype=torch.uint8).view(dtype).reshape(shape)
+    try:
+        loaded(config(form), tensors)
+        named = Qwen38Tensors(tensors, config(form))
+        named.experts(MTP_EXPERTS)
+        named.norm("mtp.pre_fc_norm_hidden.weight")
+    except ModelError as error:
+        assert error.message and error.hint
