@@ -100,6 +100,8 @@ def test_every_width_says_what_the_model_says_without_a_head(
 class Memoised:
     """A target whose passes are played once for each row of inputs; the slots hold one prompt."""
 
+    repair_ms = 0.0
+
     def __init__(self, target: Target) -> None:
         self.target = target
         self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
