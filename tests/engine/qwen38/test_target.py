@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -148,6 +149,20 @@ def test_in_bfloat16_the_recurrence_stays_float32() -> None:
     out = passes(bench, 0, text(), (17,), 3).float()
 
     assert (tiny.logits_of(of, text()) - out).norm() / out.norm() < 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bfloat16_rounds_where_transformers_rounds(seed: int) -> None:
+    """Against transformers in bfloat16, which is far from both in float32."""
+    half, tokens = copy.deepcopy(tiny.reference()).bfloat16(), text(45, seed)
+    theirs, exact = tiny.logits_of(half, tokens).float(), tiny.logits_of(tiny.reference(), tokens)
+    bench = tiny.bench(tiny.reference())
+    bench.target = tiny.target(half, dtype="bfloat16")
+    out = passes(bench, 0, tokens, (17,), 3).float()
+
+    assert (out - theirs).norm() < 0.01 * theirs.norm()
+    assert (theirs - exact).norm() > 0.03 * theirs.norm()
+    assert torch.equal(theirs.argmax(-1), out.argmax(-1))
 
 
 def test_the_price_is_what_is_allocated() -> None:
