@@ -84,15 +84,40 @@ class Packed:
         return decode_fp8(self.weight, self.scale)
 
 
-def stack(parts: list[Packed]) -> Packed:
-    """Matrices of one kind and shape as a batch [len(parts), ...]."""
-    seconds = [part.scale_2 for part in parts if part.scale_2 is not None]
-    return Packed(
-        parts[0].kind,
-        _stacked([part.weight for part in parts]),
-        _stacked([part.scale for part in parts]),
-        torch.stack(seconds) if seconds else None,
-    )
+class Batch:
+    """Room for equal matrices, floats or packed, [*batch, ...] on a device, filled one by one."""
+
+    def __init__(self, like: Tensor | Packed, batch: tuple[int, ...], device: torch.device) -> None:
+        self._like = like
+        self._held = [
+            torch.empty((*batch, *part.shape), dtype=part.dtype, device=device)
+            for part in _tensors(like)
+        ]
+
+    def put(self, index: tuple[int, ...], matrix: Tensor | Packed) -> None:
+        """Copy a matrix to its place; one of another format or shape is a ModelError."""
+        ours, theirs = _told(self._like), _told(matrix)
+        if ours != theirs:
+            raise ModelError(f"Matrices of one batch differ: {ours} and {theirs}.", HINT)
+        for whole, part in zip(self._held, _tensors(matrix), strict=True):
+            whole[index] = part
+
+    @property
+    def whole(self) -> Tensor | Packed:
+        """All of it."""
+        if not isinstance(self._like, Packed):
+            return self._held[0]
+        return Packed(self._like.kind, *self._held)
+
+
+def _tensors(matrix: Tensor | Packed) -> tuple[Tensor, ...]:
+    return matrix.tensors if isinstance(matrix, Packed) else (matrix,)
+
+
+def _told(matrix: Tensor | Packed) -> str:
+    kind = matrix.kind if isinstance(matrix, Packed) else "floats"
+    sizes = " ".join(f"{part.dtype} {tuple(part.shape)}" for part in _tensors(matrix))
+    return f"{kind} of {sizes}".replace("torch.", "")
 
 
 def decode_nvfp4(weight: Tensor, scale: Tensor, scale_2: Tensor) -> Tensor:
@@ -238,9 +263,3 @@ def _rows(tensor: Tensor, ids: Tensor) -> Tensor:
     if tensor.dtype == FP8:
         return tensor.view(torch.uint8)[ids].view(FP8)
     return tensor[ids]
-
-
-def _stacked(tensors: list[Tensor]) -> Tensor:
-    if tensors[0].dtype == FP8:
-        return torch.stack([tensor.view(torch.uint8) for tensor in tensors]).view(FP8)
-    return torch.stack(tensors)

@@ -29,9 +29,9 @@ from flarechat.engine.weights.formats import (
     MXFP8_GROUP,
     NVFP4,
     NVFP4_GROUP,
+    Batch,
     Packed,
     decode_csf,
-    stack,
 )
 from flarechat.engine.weights.quantisation import QuantisationMap, stripped
 from flarechat.errors import ModelError
@@ -125,25 +125,33 @@ class Qwen38Tensors:
         weight = self.raw(name).float()
         return weight if self._folded[group] else 1.0 + weight
 
-    def experts(self, base: str) -> tuple[Tensor | Packed, Tensor | Packed]:
-        """Of "layers.0.mlp.experts": gate and up, and down, of all E experts.
+    def experts(
+        self, base: str, device: torch.device | None = None
+    ) -> tuple[Tensor | Packed, Tensor | Packed]:
+        """Of "layers.0.mlp.experts": gate and up, and down, of all E experts, on a device.
 
         Floats are [E, 2 I, D], gate rows first, and [E, D, I]; packed ones have the values'
         shapes [E, 2, I, D] and [E, D, I], with scales of their own for gate and up.
         """
+        place = device or torch.device("cpu")
         if f"{base}.gate_up_proj" in self:
-            both = self._fused(f"{base}.gate_up_proj"), self._fused(f"{base}.down_proj")
             self.claims.require(base, DENSE)
-            return both
-        wide, down = list[Tensor | Packed](), list[Tensor | Packed]()
+            names = (f"{base}.gate_up_proj", f"{base}.down_proj")
+            wide, narrow = (self._fused(name).to(place) for name in names)
+            return wide, narrow
+        gate = self.value(f"{base}.0.gate_proj")
+        down = self.value(f"{base}.0.down_proj")
+        wider, narrower = (
+            Batch(gate, (self._experts, 2), place),
+            Batch(down, (self._experts,), place),
+        )
         for expert in range(self._experts):
-            pair = [self.value(f"{base}.{expert}.{name}_proj") for name in ("gate", "up")]
-            wide.append(_joined(pair, f"{base}.{expert}"))
-            down.append(self.value(f"{base}.{expert}.down_proj"))
-        gate_up = _joined(wide, base)
-        if isinstance(gate_up, Tensor):
-            gate_up = gate_up.flatten(1, 2)
-        return gate_up, _joined(down, base)
+            own = f"{base}.{expert}"
+            for half, name in enumerate(("gate", "up")):
+                wider.put((expert, half), self.value(f"{own}.{name}_proj"))
+            narrower.put((expert,), self.value(f"{own}.down_proj"))
+        whole = wider.whole
+        return whole.flatten(1, 2) if isinstance(whole, Tensor) else whole, narrower.whole
 
     def table(self, base: str) -> list[Tensor | Packed]:
         """The rows of "…ngram_embedding" as the checkpoint cuts them, in numeric order.
@@ -260,17 +268,6 @@ def open_sidecar(path: Path, target: Mapping[str, Any]) -> Qwen38Tensors:
     if not found.has_mtp:
         raise ModelError(f"{path} has no tensors of a draft head.", "Give another one.")
     return found
-
-
-def _joined(parts: list[Tensor | Packed], what: str) -> Tensor | Packed:
-    """Parts of one kind and shape as one batch."""
-    kinds = {(getattr(part, "kind", DENSE), tuple(part.shape)) for part in parts}
-    if len(kinds) != 1:
-        told = ", ".join(f"{kind} {shape}" for kind, shape in sorted(kinds)) or "none"
-        raise ModelError(f"The experts of {what} differ: {told}.", HINT)
-    packed = [part for part in parts if isinstance(part, Packed)]
-    floats = [part for part in parts if isinstance(part, Tensor)]
-    return stack(packed) if packed else torch.stack(floats)
 
 
 def _require_rows(name: str, weight: Tensor, *, always: bool = False) -> None:

@@ -14,6 +14,7 @@ from flarechat.engine.weights.formats import (
     FP8_BLOCKS,
     MXFP8,
     NVFP4,
+    Batch,
     Packed,
     decode_csf,
     decode_fp8_blocks,
@@ -24,7 +25,6 @@ from flarechat.engine.weights.formats import (
     encode_fp8_blocks,
     encode_mxfp8,
     encode_nvfp4,
-    stack,
 )
 from flarechat.errors import ModelError
 from tests.engine.qwen38.packing import E2M1, numbers, read_nvfp4
@@ -258,7 +258,10 @@ def test_csf_that_cannot_be_is_refused(fixed: Tensor, exceptions: Tensor, messag
 def test_a_batch_is_its_matrices(encode: object) -> None:
     given = values(draws(1), 4, 48, 64)
     batch, alone = encode(given), [encode(one) for one in given]  # type: ignore[operator]
-    again = stack(alone)
+    room = Batch(alone[0], (4,), torch.device("cpu"))
+    for index, one in enumerate(alone):
+        room.put((index,), one)
+    again = room.whole
 
     assert torch.equal(batch.decode(), again.decode())
     assert torch.equal(batch.take(torch.tensor([3, 1])).decode(), again.decode()[[3, 1]])

@@ -199,7 +199,10 @@ UP = f"{PREFIX}{E}.3.up_proj"
             "bf16", put(f"{PREFIX}layers.2.mlp.gate.weight_scale", torch.ones(1)),
             "unexpected tensor .*gate.weight_scale",
         ),
-        ("nvfp4", put(f"{UP}.weight", torch.ones(32, 64).bfloat16()), "experts of .* differ"),
+        (
+            "nvfp4", put(f"{UP}.weight", torch.ones(32, 64).bfloat16()),
+            "batch differ: nvfp4 of uint8 .* and floats of bfloat16",
+        ),
         ("nvfp4", put(f"{UP}.weight_scale", torch.ones(32, 4)), "not those of nvfp4"),
         ("nvfp4", put(f"{UP}.weight_scale_2", torch.ones(2)), r"shape \(2,\), not \(1,\)"),
         ("fp8", put(f"{UP}.weight_scale_inv", torch.ones(2, 1)), r"shape \(2, 1\), not \(1, 1\)"),
@@ -264,6 +267,12 @@ def test_a_configuration_that_contradicts_the_tensors_is_refused(
         named = Qwen38Tensors(made(form).tensors, told)
         named.experts(E)
         named.experts(MTP_EXPERTS)
+
+
+def test_more_experts_than_there_are_take_no_room() -> None:
+    named = Qwen38Tensors(made("nvfp4").tensors, tiny.config(num_experts=10**12))
+    with pytest.raises(ModelError, match=r"lacks the tensor .*999999999999\.down_proj"):
+        named.experts(E)
 
 
 def test_blocks_of_another_size_are_refused() -> None:

@@ -126,7 +126,7 @@ class Parts:
 
     def experts(self, base: str) -> Experts:
         """The experts, in the storage that their file has."""
-        gate_up, down = self.tensors.experts(base)
+        gate_up, down = self.tensors.experts(base, self.device)
         return hold_experts(
             self._held(f"{base}.gate_up_proj", gate_up), self._held(f"{base}.down_proj", down)
         )
