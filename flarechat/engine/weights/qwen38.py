@@ -139,13 +139,11 @@ class Qwen38Tensors:
             names = (f"{base}.gate_up_proj", f"{base}.down_proj")
             wide, narrow = (self._fused(name).to(place) for name in names)
             return wide, narrow
-        gate = self.value(f"{base}.0.gate_proj")
-        down = self.value(f"{base}.0.down_proj")
-        wider, narrower = (
-            Batch(gate, (self._experts, 2), place),
-            Batch(down, (self._experts,), place),
-        )
-        for expert in range(self._experts):
+        count = self._experts
+        self.raw(f"{base}.{count - 1}.down_proj.weight")  # before there is room made for so many
+        wider = Batch(self.value(f"{base}.0.gate_proj"), (count, 2), place)
+        narrower = Batch(self.value(f"{base}.0.down_proj"), (count,), place)
+        for expert in range(count):
             own = f"{base}.{expert}"
             for half, name in enumerate(("gate", "up")):
                 wider.put((expert, half), self.value(f"{own}.{name}_proj"))
