@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flarechat.engine import kernels
+from flarechat.engine.memory import host_available
 from flarechat.engine.weights.formats import FP8, NVFP4, Packed, decode_nvfp4
 
 if TYPE_CHECKING:
@@ -28,22 +30,30 @@ if TYPE_CHECKING:
 CACHED_ROWS = 1 << 16
 
 
+def pins(size: int, device: torch.device) -> bool:
+    """Whether a table of `size` bytes is copied to pinned memory: for a GPU, if the host has twice
+    the room."""
+    return device.type == "cuda" and kernels.available() and 2 * size <= host_available()
+
+
 class NgramTable:
     """Parts [rows, width] one after the other: floats, fp8 or nvfp4, as they are stored."""
 
     def __init__(
         self, parts: Sequence[Tensor | Packed], *, dtype: torch.dtype, device: torch.device,
-        cached_rows: int | None = None, pinned: bool = False,
+        cached_rows: int | None = None, pinned: bool | None = None,
     ) -> None:  # fmt: skip
         """`cached_rows` stay on the device; None is CACHED_ROWS on a GPU and none on a CPU.
 
-        `pinned` copies the table into pinned memory and needs CUDA and Triton.
+        `pinned` copies the table into pinned memory, as `pins` says if it is None.
         """
         weights = [part.weight if isinstance(part, Packed) else part for part in parts]
         self.kind = parts[0].kind if isinstance(parts[0], Packed) else ""
         self.width, self.stored = parts[0].shape[-1], weights[0].dtype
         self.dtype, self.device = dtype, device
         scales = [p.scale for p in parts if isinstance(p, Packed) and self.kind == NVFP4]
+        if pinned is None:
+            pinned = pins(sum(part.nbytes for part in weights + scales), device)
         self.host = HostRows(weights, scales, pinned=pinned)
         self.addresses = _addresses(self.host, device) if pinned else None
         self.factors = torch.tensor([_factor(part) for part in parts])

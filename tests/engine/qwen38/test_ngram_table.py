@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flarechat.engine.layers.ngram_table import NgramTable
+from flarechat.engine.layers import ngram_table
+from flarechat.engine.layers.ngram_table import NgramTable, pins
 from flarechat.engine.weights.formats import Packed, encode_fp8, encode_nvfp4
 from tests.engine.test_round import NoHostSync
 
@@ -117,6 +118,17 @@ def resident() -> int:
 
 def test_the_cache_takes_its_rows_as_stored() -> None:
     assert [10 * 64, 10 * 32, 10 * 18] == [table(form, 10).nbytes for form in FORMATS]
+
+
+@pytest.mark.parametrize(("free", "pinned"), [(199, False), (200, True)])
+def test_a_gpus_table_is_pinned_where_the_host_has_twice_the_room(
+    free: int, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngram_table, "host_available", lambda: free)
+
+    assert pinned is pins(100, torch.device("cuda")) and not pins(100, CPU)
+    monkeypatch.setattr(ngram_table.kernels, "available", lambda: False)
+    assert not pins(100, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("form", FORMATS)

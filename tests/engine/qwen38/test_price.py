@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -173,7 +174,12 @@ class _Looks:
         return torch.empty(0, dtype=self._types[name], device="meta")
 
 
-def test_a_gpu_also_holds_recently_used_rows_of_the_table() -> None:
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_gpu_also_holds_recently_used_rows_of_a_table_that_is_not_pinned(
+    pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("flarechat.engine.recipes.qwen38.price")
+    monkeypatch.setattr(module, "pins", lambda size, device: pinned)
     extra = {}
     for form in ("bf16", "fp8", "fp4-local"):
         found = random.checkpoint(form)
@@ -190,9 +196,10 @@ def test_a_gpu_also_holds_recently_used_rows_of_the_table() -> None:
             "layers.1.ple.ple_embedding.ngram_embedding"
         )
         held = NgramTable(table, dtype=torch.bfloat16, device=CPU, cached_rows=1 << 16)
-        assert extra[form] == held.nbytes
+        assert extra[form] == (0 if pinned else held.nbytes)
 
-    assert {"bf16": 65536 * 32, "fp8": 65536 * 16, "fp4-local": 65536 * 9} == extra
+    rows = 0 if pinned else 65536
+    assert {"bf16": rows * 32, "fp8": rows * 16, "fp4-local": rows * 9} == extra
 
 
 def test_what_does_not_fit_is_refused_with_a_context_that_would() -> None:

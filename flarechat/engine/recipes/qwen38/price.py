@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flarechat.engine.layers.ngram_table import CACHED_ROWS
+from flarechat.engine.layers.ngram_table import CACHED_ROWS, pins
 from flarechat.engine.recipes.qwen38.config import ModelArgs
 from flarechat.engine.recipes.qwen38.mtp_file import head_shapes, price_head
 from flarechat.engine.recipes.qwen38.shapes import shapes
@@ -42,7 +42,9 @@ def price_stored(
         if not name.endswith(_TABLE)
     )
     if device.type == "cuda":
-        weights += CACHED_ROWS * _row_bytes(args, named)
+        row = _row_bytes(args, named)
+        rows = next(shape[0] for name, shape in shapes(args).items() if name.endswith(_TABLE))
+        weights += 0 if pins(rows * row, device) else CACHED_ROWS * row
     angles = 2 * (context + 2 * SCRATCH_ROWS) * args.rotary_dim * torch.float32.itemsize
     own = price(args, slots, context, dtype)
     return {"weights": weights, "states": own["states"], "caches": own["caches"] + angles}
