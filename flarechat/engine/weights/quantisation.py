@@ -56,12 +56,10 @@ class QuantisationMap:
             )
 
     def _claimed(self, module: str) -> tuple[str, ...]:
-        """The claim for the module or for the nearest one around it; () without any."""
-        while module:
-            if module in self._claims:
-                return self._claims[module]
-            module = module.rpartition(".")[0]
-        return ()
+        """The claim for the module, or for all experts it is one of; () without any."""
+        experts = module.partition(".experts.")
+        around = f"{experts[0]}.experts" if experts[1] else ""
+        return self._claims.get(module) or self._claims.get(around, ())
 
 
 def stripped(name: str) -> str:
@@ -83,7 +81,7 @@ def _kinds(name: str, entry: Any) -> tuple[str, ...]:
     elif "FP8" in algorithm:
         kinds = (FP8_TENSOR, FP8_BLOCKS)
     else:
-        raise ModelError(f"The quantisation of {name} is {found!r}, which is unknown.", HINT)
+        return (f"{found!r}",)  # no format of ours, so an error where the module is needed
     size, encoding = entry.get("group_size"), entry.get("weight_scale_encoding")
     if size is not None and size != _GROUPS.get(kinds[0], size):
         raise ModelError(f"The groups of {name} have {size} values, not {_GROUPS[kinds[0]]}.", HINT)

@@ -247,7 +247,7 @@ ALIAS = MTP_EXPERTS.replace("layers.0", "layers.4")
     [
         ("nvfp4", PREFIX + E, {"quant_algo": "FP8"}, "is fp8 or fp8_blocks, and .* nvfp4"),
         ("nvfp4", PREFIX + E, {"quant_algo": "NVFP4", "group_size": 32}, "32 values, not 16"),
-        ("nvfp4", PREFIX + E, {"quant_algo": "INT4"}, "'INT4', which is unknown"),
+        ("nvfp4", PREFIX + E, {"quant_algo": "INT4"}, "is 'INT4', and its tensors are nvfp4"),
         (
             "nvfp4",
             PREFIX + E,
@@ -273,6 +273,19 @@ def test_more_experts_than_there_are_take_no_room() -> None:
     named = Qwen38Tensors(made("nvfp4").tensors, tiny.config(num_experts=10**12))
     with pytest.raises(ModelError, match=r"lacks the tensor .*999999999999\.down_proj"):
         named.experts(E)
+
+
+def test_a_claim_is_for_what_it_names() -> None:
+    """Not for a layer's other tensors, nor for parts that are not loaded."""
+    entries = {
+        "mtp.layers.4.mlp": {"quant_algo": "NVFP4"}, "model.visual.blocks": {"quant_algo": "INT4"},
+        f"{PREFIX}{E}.3": {"quant_algo": "NVFP4"},
+    }  # fmt: skip
+    told = {"quantized_layers": entries, "weight_block_size": [128, 128]}
+    named = Qwen38Tensors(made("nvfp4").tensors, tiny.config(quantization_config=told))
+
+    named.experts(E)
+    assert (8, 64) == tuple(named.dense("mtp.layers.0.mlp.gate").shape)
 
 
 def test_blocks_of_another_size_are_refused() -> None:
