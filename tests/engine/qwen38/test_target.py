@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM
 
 from flarechat.engine.accept import RUNNING
 from flarechat.engine.plan import Plan
@@ -30,6 +32,30 @@ def test_logits_are_transformers_however_the_text_is_cut(
     out = passes(tiny.bench(of), 2, text(), chunks, width)
 
     assert (tiny.logits_of(of, text()) - out).abs().max() < 2e-5
+
+
+def in_pieces(of: Qwen4ExpForCausalLM, tokens: Sequence[int], first: int) -> Tensor:
+    """Transformers' logits [N, V] with its cache: `first` tokens, then one by one."""
+    out = of(torch.tensor([tokens[:first]]), use_cache=True)
+    logits = [out.logits[0]]
+    for token in tokens[first:]:
+        out = of(torch.tensor([[token]]), cache=out.cache, use_cache=True)
+        logits.append(out.logits[0])
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_round_no_more_than_transformers_own(seed: int) -> None:
+    """Some texts have a gate near zero, whose root magnifies rounding; in one piece all are near,
+    in pieces as near as transformers is to itself."""
+    of, tokens = tiny.reference(), text(45, seed)
+    whole, bench = tiny.logits_of(of, tokens), tiny.bench(tiny.reference())
+    theirs = max(float((in_pieces(of, tokens, n) - whole).abs().max()) for n in (1, 17))
+
+    assert (whole - passes(bench, 1, tokens, (45,), 1)).abs().max() < 2e-5
+    for width in (1, 8):
+        ours = (whole - passes(bench, 1, tokens, (17,), width)).abs().max()
+        assert ours < max(2e-5, 3 * theirs)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
