@@ -56,7 +56,7 @@ class NgramTable:
             pinned = pins(sum(part.nbytes for part in weights + scales), device)
         self.host = HostRows(weights, scales, pinned=pinned)
         self.addresses = _addresses(self.host, device) if pinned else None
-        self.factors = torch.tensor([_factor(part) for part in parts])
+        self.factors = torch.tensor([_factor(part) for part in parts], device=device)
         if cached_rows is None:
             cached_rows = CACHED_ROWS if device.type == "cuda" and not pinned else 0
         self.cache = RowCache(cached_rows, self.host.row_bytes, device)
@@ -107,7 +107,7 @@ class NgramTable:
         codes = stored[:, : self.host.code_bytes].contiguous()
         if not self.kind:
             return codes.view(self.stored).to(self.dtype)
-        factors = self.factors.to(self.device)[part]
+        factors = self.factors[part]
         if self.kind == NVFP4:
             scales = stored[:, self.host.code_bytes :].contiguous().view(FP8)
             return decode_nvfp4(codes[:, None], scales[:, None], factors)[:, 0].to(self.dtype)

@@ -13,6 +13,7 @@ csf          not a weight format: the lossless packing of nvfp4's E4M3 scales
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -122,9 +123,8 @@ def _told(matrix: Tensor | Packed) -> str:
 
 def decode_nvfp4(weight: Tensor, scale: Tensor, scale_2: Tensor) -> Tensor:
     """Codes uint8 [..., out, in/2], scales E4M3 [..., out, in/16] and [...] to float32."""
-    table = torch.tensor([*_E2M1, *(-code for code in _E2M1)], device=weight.device)
     codes = torch.stack([weight & 15, weight >> 4], dim=-1).flatten(-2)
-    values = _groups(table[codes.long()], NVFP4_GROUP)
+    values = _groups(_e2m1(weight.device)[codes.long()], NVFP4_GROUP)
     return (values * scale.float()[..., None] * scale_2[..., None, None, None]).flatten(-2)
 
 
@@ -241,6 +241,12 @@ def encode_csf(scale: Tensor) -> tuple[Tensor, Tensor]:
     words = (plane.reshape(-1)[places] << 24) | places
     signed = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
     return fixed.to(torch.uint8), signed.view(torch.uint32)
+
+
+@cache
+def _e2m1(device: torch.device) -> Tensor:
+    """The values of the sixteen codes."""
+    return torch.tensor([*_E2M1, *(-code for code in _E2M1)], device=device)
 
 
 def _groups(values: Tensor, size: int) -> Tensor:

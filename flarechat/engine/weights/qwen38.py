@@ -165,7 +165,10 @@ class Qwen38Tensors:
         if not numbers or numbers != list(range(len(numbers))):
             raise ModelError(f"The checkpoint lacks parts of {base}: it has {numbers[:3]} …", HINT)
         parts = [self._part(base, f"{base}.shard_{number}") for number in numbers]
-        if len({(type(part), part.shape[-1]) for part in parts}) > 1:
+        held = [
+            (part.kind, part.weight) if isinstance(part, Packed) else ("", part) for part in parts
+        ]
+        if len({(kind, weight.dtype, weight.shape[1]) for kind, weight in held}) > 1:
             raise ModelError(f"The parts of {base} differ in width or format.", HINT)
         return parts
 

@@ -192,6 +192,12 @@ UP = f"{PREFIX}{E}.3.up_proj"
         ("bf16", drop(f"{PREFIX}layers.2.mlp.gate.weight"), r"lacks the tensor .*mlp\.gate"),
         ("fp8", drop(f"{UP}.weight"), r"lacks the tensor .*3\.up_proj\.weight"),
         ("fp8", drop(f"{PREFIX}{TABLE}.shard_9.weight"), "lacks parts"),
+        ("bf16", put(f"{PREFIX}{TABLE}.shard_2.weight", torch.ones(224, 16)), "differ in width or"),
+        ("bf16", put(f"{PREFIX}{TABLE}.shard_2.weight", torch.ones(224, 8).bfloat16()), "in width"),
+        (
+            "bf16", put(f"{PREFIX}{TABLE}.shard_2.weight", torch.ones(220, 16).bfloat16()),
+            r"shape \(892, 16\), not \(896, 16\)",
+        ),
         ("bf16", put(f"{UP}.weight", torch.ones(2)), r"unexpected tensor .*3\.up_proj"),
         ("bf16", put("layers.0.extra", torch.ones(2)), "unexpected tensor layers.0.extra"),
         ("nvfp4", put(f"{UP}.k_scale", torch.ones(1)), "unexpected tensor"),
