@@ -147,7 +147,7 @@ def _mtp(settings: Settings) -> dict[str, Any]:
         "head": str(found.path),
         "draft vocabulary": found.draft_vocabulary or "all tokens",
         "layers": found.record["layers"],
-        "parameters": found.parameters,
+        "parameters": sum(headers.stored(headers.file_table(found.path)).values()),
         **told,
         **facts,
     }

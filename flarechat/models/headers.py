@@ -25,7 +25,7 @@ def folder_table(path: Path) -> Table:
     """Type and shape of every tensor of the folder, by name."""
     table: Table = {}
     for file in folders.weight_files(path):
-        table |= _file_table(file)
+        table |= file_table(file)
     return table
 
 
@@ -56,7 +56,7 @@ def _kind(table: Table, name: str, dtype: str) -> tuple[str, int]:
     return ("MXFP8" if scale.get("dtype") in ("U8", "F8_E8M0") else "FP8"), 1
 
 
-def _file_table(path: Path) -> Table:
+def file_table(path: Path) -> Table:
     """The rows of a safetensors header, read without a tensor library."""
     try:
         with path.open("rb") as file:
