@@ -176,7 +176,8 @@ class Bench:
         for start in range(restored, len(held) - 1, chunk):
             piece = held[start : min(start + chunk, len(held) - 1)]
             extent = extent_for(start + len(piece), CONTEXT + SCRATCH_ROWS)
-            plan = Plan(len(piece) - 1, extent, absorb=mtp)
+            absorb = mtp or self.executor.drafter.always_absorbs
+            plan = Plan(len(piece) - 1, extent, absorb=absorb)
             self.executor.prefill(Lanes(self.pool, (slot,)), torch.tensor([piece]), plan)
         self.pool.start(slot)
 

@@ -34,13 +34,10 @@ FAR = tuple(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

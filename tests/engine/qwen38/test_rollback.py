@@ -37,13 +37,10 @@ SHORT = tuple(LONG[:length] for length in (2, 3, 4, 5))
 ANSWER = 26
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
