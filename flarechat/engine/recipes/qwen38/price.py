@@ -41,10 +41,7 @@ def price_stored(
         for name, shape in shapes(args).items()
         if not name.endswith(_TABLE)
     )
-    if device.type == "cuda":
-        row = _row_bytes(args, named)
-        rows = next(shape[0] for name, shape in shapes(args).items() if name.endswith(_TABLE))
-        weights += 0 if pins(rows * row, device) else CACHED_ROWS * row
+    weights += _table(args, named, device)
     angles = 2 * (context + 2 * SCRATCH_ROWS) * args.rotary_dim * torch.float32.itemsize
     own = price(args, slots, context, dtype)
     return {"weights": weights, "states": own["states"], "caches": own["caches"] + angles}
@@ -95,12 +92,19 @@ def _packed(named: Qwen38Tensors, matrix: str, paired: bool, shape: tuple[int, .
     return matrices * (rows * wide + tiles * named.look(scale).dtype.itemsize)
 
 
-def _row_bytes(args: ModelArgs, named: Qwen38Tensors) -> int:
-    """Bytes of one stored row of the n-gram table, its own scales included."""
+def _table(args: ModelArgs, named: Qwen38Tensors, device: torch.device) -> int:
+    """Bytes on the device for the n-gram table: a factor for each of its parts, and rows used
+    last, or the parts' addresses where the GPU reads the host's memory."""
     base = f"layers.{args.ple_layer}.ple.ple_embedding.ngram_embedding"
-    width = args.ple_embed_dim // args.ngram_heads
-    whole = f"{base}.weight"
-    stored = named.look(whole if whole in named else f"{base}.shard_0.weight").dtype
-    if stored == torch.uint8:
-        return width // 2 + width // NVFP4_GROUP
-    return width * stored.itemsize
+    rows, width = shapes(args)[f"{base}.weight"]
+    whole = f"{base}.weight" in named
+    parts = 1 if whole else args.split_ngram_parts
+    stored = named.look(f"{base}.weight" if whole else f"{base}.shard_0.weight").dtype
+    four_bits = stored == torch.uint8
+    row = width // 2 + width // NVFP4_GROUP if four_bits else width * stored.itemsize
+    found = parts * torch.float32.itemsize
+    if device.type != "cuda":
+        return found
+    if pins(rows * row, device):
+        return found + (3 if four_bits else 2) * parts * torch.int64.itemsize
+    return found + CACHED_ROWS * row
