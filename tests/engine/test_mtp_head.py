@@ -176,3 +176,15 @@ def test_the_expected_tensors_are_those_of_the_helper() -> None:
         args = MtpArgs.from_record(record, target(reference()).args)
 
         assert shapes(args) == {n: tuple(t.shape) for n, t in head_tensors(record).items()}
+
+
+def test_a_file_written_over_does_not_reach_a_loaded_head() -> None:
+    record = head_record()
+    tensors = head_tensors(record)
+    head, _ = loaded(record, tensors)
+    before = ready(head.fc)(torch.ones(1, 2 * record["hidden_size"])), head.norm.weight.clone()
+    for tensor in tensors.values():
+        tensor.zero_()
+
+    assert torch.equal(ready(head.fc)(torch.ones(1, 2 * record["hidden_size"])), before[0])
+    assert torch.equal(head.norm.weight, before[1])

@@ -216,11 +216,13 @@ def load_head(
     if layers > len(tensors):
         raise _refusal(f"claims {layers} layers and has {len(tensors)} tensors")
     check(shapes(args), tensors, (), "The MTP file", _HINT)
-    for name, tensor in tensors.items():
+    # Copies, since a file that is written over while it is mapped would end the process.
+    held = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name, tensor in held.items():
         if tensor.dtype not in COMPUTE.values() or not bool(torch.isfinite(tensor).all()):
             raise _refusal(f"has values in {name} that are no finite numbers")
 
-    weights = Weights(tensors, dtype, device)
+    weights = Weights(held, dtype, device)
     names = ("mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm")
     first, second, last = (RMSNorm(weights.get(name), target.args.rms_norm_eps) for name in names)
     head = MtpHead(
