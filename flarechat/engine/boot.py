@@ -53,7 +53,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
 
     checkpoint = load_checkpoint(Path(boot.model), Path(boot.cache), progress, supported=SUPPORTED)
     recipe = recipe_for(checkpoint.architecture)
-    args = recipe.ModelArgs.from_config(checkpoint.config)
+    args, dtype = recipe.ModelArgs.from_config(checkpoint.config), _held(dtype, boot, recipe)
     _require_layers(args.num_hidden_layers, len(checkpoint.tensors))
     lanes = _lanes(boot.lanes)
     context = _context(boot.context, args.max_position_embeddings)
@@ -146,6 +146,18 @@ def _dtype(name: str, device: str) -> str:
             "It needs the CPU and a build of torch with fbgemm; use --dtype auto.",
         )
     return name
+
+
+def _held(dtype: str, boot: Boot, recipe: Any) -> str:
+    """The dtype, for a family that packs no weights itself: float32 where packing was automatic."""
+    if dtype != PACKED or getattr(recipe, "PACKS_HALF", True):
+        return dtype
+    if boot.dtype == PACKED:
+        raise SettingsError(
+            f"--dtype {PACKED} is not available for this family.",
+            "Use --dtype auto, float32 or bfloat16; its experts stay as their file packs them.",
+        )
+    return "float32"
 
 
 def _lanes(asked: int) -> int:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from flarechat.engine.make_random.geometry import FORMATS
+from flarechat.errors import SettingsError
 from flarechat.models import inspection
 from flarechat.models.store import StoredModel
-from flarechat.protocol import Delta, Finished, Ready, Sampling, Speculation
+from flarechat.protocol import PACKED, Delta, Finished, Ready, Sampling, Speculation
 from tests.engine.conftest import Desk
 from tests.engine.qwen38 import random
 
@@ -117,10 +118,20 @@ def test_drafts_of_the_head_are_accepted_now_and_then() -> None:
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
 @pytest.mark.parametrize("form", ["bf16", "fp4-local"])
 def test_other_dtypes_answer_too(form: str, dtype: str) -> None:
-    finished, _ = desk(form, dtype=dtype).ask(QUESTION, max_tokens=24, sampling=LAW)
+    made = desk(form, dtype=dtype)
+    (ready,) = [event for event in made.events if isinstance(event, Ready)]
+    finished, _ = made.ask(QUESTION, max_tokens=24, sampling=LAW)
 
+    assert ("float32" if dtype == "auto" else dtype) == ready.model.dtype
     assert finished.reason in ("length", "stop")
     assert 0 < finished.usage.completion_tokens <= 24
+
+
+def test_weights_of_this_family_are_not_packed_by_us() -> None:
+    with pytest.raises(SettingsError) as told:
+        fresh_desk(dtype=PACKED)
+
+    assert "--dtype packed-float16 is not available" in told.value.message
 
 
 def test_lanes_answer_side_by_side_as_they_do_alone() -> None:

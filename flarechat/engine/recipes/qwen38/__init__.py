@@ -9,7 +9,10 @@ from flarechat.engine.recipes.qwen38.mtp_file import find_heads, load_head, pric
 from flarechat.engine.recipes.qwen38.price import parameters, price_stored, price_stored_head
 from flarechat.engine.recipes.qwen38.weights import load, price
 
+PACKS_HALF = False
+
 __all__ = [
+    "PACKS_HALF",
     "Model",
     "ModelArgs",
     "find_heads",
