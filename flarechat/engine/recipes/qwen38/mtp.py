@@ -50,7 +50,7 @@ class HeadRows:
     def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Write a snapshot back."""
         self.layers.kv.restore(slot, max(rows - 1, 0), saved)
-        self.layers.indexer.restore(slot, max(rows - 1, 0), dict(saved))
+        self.layers.indexer.restore(slot, max(rows - 1, 0), saved)
 
     def tensors(self) -> dict[str, Tensor]:
         """Keys, values, block keys and the ring of raw keys."""
