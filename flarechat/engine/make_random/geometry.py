@@ -16,6 +16,8 @@ GEOMETRIES = ("tiny", "real")
 MTP = ("inside", "sidecar", "none")
 MOST_LAYERS = 48
 
+TARGET = "model.language_model."
+
 _COMMON: dict[str, Any] = {
     "attention_bias": False,
     "dtype": "bfloat16",
@@ -89,6 +91,11 @@ _SIZES: dict[str, dict[str, Any]] = {
     },
 }
 _MROPE = {"tiny": [2, 1, 1], "real": [11, 11, 10]}
+_NARROW = {
+    "mlp.shared_expert": ("gate_proj", "up_proj", "down_proj"),
+    "linear_attn": ("in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"),
+    "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj", "indexer.index_qk_proj"),
+}
 _FIRST_CONTROL = {"tiny": 256, "real": 248044}
 
 
@@ -157,6 +164,19 @@ def sizes(wanted: Wanted) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
+def narrow(wanted: Wanted, layer: int) -> list[str]:
+    """The modules of a layer that the format stores in MXFP8."""
+    if wanted.format != "fp4-local":
+        return []
+    other = "self_attn" if layer % 4 != 3 else "linear_attn"
+    return [
+        f"{TARGET}layers.{layer}.{part}.{module}"
+        for part, modules in _NARROW.items()
+        for module in modules
+        if part != other
+    ]
+
+
 def config(wanted: Wanted) -> dict[str, Any]:
     """The whole config.json."""
     control = wanted.vocabulary.control
@@ -175,7 +195,7 @@ def config(wanted: Wanted) -> dict[str, Any]:
 
 
 def _quantisation(wanted: Wanted) -> dict[str, Any]:
-    """How the format's makers describe it; None of it is needed to tell what a tensor is."""
+    """How the format's makers describe it. What a tensor is can be told without."""
     if wanted.format == "bf16":
         return {}
     if wanted.format == "fp8":
@@ -204,9 +224,11 @@ def _mixed(wanted: Wanted) -> dict[str, Any]:
     """
     csf = {"weight_scale_encoding": "csf"} if wanted.format == "fp4-local" else {}
     experts = {"group_size": 16, "quant_algo": "NVFP4", **csf}
-    found: dict[str, Any] = {
-        f"model.language_model.layers.{n}.mlp.experts": experts for n in range(wanted.layers)
-    }
+    layers = range(wanted.layers)
+    found: dict[str, Any] = {f"{TARGET}layers.{n}.mlp.experts": experts for n in layers}
+    for n in layers:
+        mxfp8 = {"group_size": 32, "quant_algo": "MXFP8"}
+        found |= dict.fromkeys(narrow(wanted, n), mxfp8)
     if wanted.mtp == "none":
         return found
     alias = f"mtp.layers.{wanted.layers}.mlp.experts"

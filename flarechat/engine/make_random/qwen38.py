@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from flarechat.engine.layers import ngram
-from flarechat.engine.make_random.geometry import Wanted, sizes
+from flarechat.engine.make_random.geometry import TARGET, Wanted, narrow, sizes
 from flarechat.engine.make_random.shards import Group, Item
 from flarechat.engine.make_random.stored import TABLE_SCALE, Drawn, Draws
 
-_TARGET = "model.language_model."
 _FILE_BYTES = 4 << 30
 # What makes a random model worth drafting for: after a token its successor is likely, and the
 # draft head sees which token it was.
-_HEAD_GAIN, _ORDER, _CARRY = 4.0, 320.0, 4.0
+_HEAD_GAIN, _CARRY = 4.0, 4.0
+_ORDER = {"tiny": 40.0, "real": 1.6}
 _SEED = 1234  # of the hash, where a config names none
 # Of routed experts, the n-gram table and the MTP layer's experts; see stored.py.
 _FORMS = {
@@ -174,7 +174,7 @@ class Tensors:
         }
 
     def _dense_layer(self, n: int) -> dict[str, Drawn]:
-        base = f"{_TARGET}layers.{n}"
+        base = f"{TARGET}layers.{n}"
         found = self._hyper(f"{base}.attn_hyper_connection")
         found |= self._hyper(f"{base}.mlp_hyper_connection")
         linear = self.text["layer_types"][n] == "linear_attention"
@@ -207,24 +207,23 @@ class Tensors:
     def _outer(self) -> Iterator[Item]:
         a = self.text
         shape = (a["vocab_size"], a["hidden_size"])
-        name, root = f"{_TARGET}embed_tokens.weight", math.sqrt(a["hidden_size"])
-        head = Drawn(shape, gain=_HEAD_GAIN, follows=name, by=_ORDER / root)
+        name, root = f"{TARGET}embed_tokens.weight", math.sqrt(a["hidden_size"])
+        head = Drawn(shape, gain=_HEAD_GAIN, follows=name, by=_ORDER[self.wanted.geometry])
         yield self.draws.dense(name, Drawn(shape, gain=root / 4))
         yield self.draws.dense("lm_head.weight", head)
-        mixer = self._hyper(f"{_TARGET}hyper_connection_mixer", inject=False)
+        mixer = self._hyper(f"{TARGET}hyper_connection_mixer", inject=False)
         for name, drawn in mixer.items():
             yield self.draws.dense(name, drawn)
 
     def _layer(self, n: int) -> Iterator[Item]:
-        narrow = _narrow if self.wanted.format == "fp4-local" else ()
         dense = self._dense_layer(n)
-        packed = {name for name in dense if name.endswith(narrow)} if narrow else set()
+        packed = {f"{module}.weight" for module in narrow(self.wanted, n)}
         for name, drawn in dense.items():
             if name not in packed:
                 yield self.draws.dense(name, drawn)
         for name in sorted(packed):
             yield from self.draws.mxfp8(name, dense[name])
-        yield from self._experts(f"{_TARGET}layers.{n}.mlp.experts", self._forms[0])
+        yield from self._experts(f"{TARGET}layers.{n}.mlp.experts", self._forms[0])
 
     def _mtp(self) -> Iterator[Item]:
         for name, drawn in self._dense_mtp().items():
@@ -239,7 +238,7 @@ class Tensors:
 
     def _shards(self, numbers: range) -> Iterator[Item]:
         a, form = self.text, self._forms[1]
-        base = f"{_TARGET}layers.{a['ple_layer_ids'][0] - 1}.ple.ple_embedding"
+        base = f"{TARGET}layers.{a['ple_layer_ids'][0] - 1}.ple.ple_embedding"
         if numbers.start == 0:
             yield from self._constants(base)
         for shard in numbers:
@@ -259,11 +258,3 @@ class Tensors:
         yield f"{base}.layer_multipliers", torch.tensor(multipliers)
         yield f"{base}.ngram_heads_vocab_sizes", torch.tensor(moduli)
         yield f"{base}.ngram_heads_offsets", torch.tensor(offsets)
-
-
-_narrow = (
-    "in_proj_qkv.weight", "in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight",
-    "out_proj.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight",
-    "index_qk_proj.weight", "shared_expert.gate_proj.weight", "shared_expert.up_proj.weight",
-    "shared_expert.down_proj.weight",
-)  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 from flarechat.engine.layers import ngram
 from flarechat.engine.make_random import __main__ as process
 from flarechat.engine.make_random import stored
-from flarechat.engine.make_random.geometry import FORMATS, Wanted, config, sizes
+from flarechat.engine.make_random.geometry import FORMATS, Wanted, config, narrow, sizes
 from flarechat.engine.make_random.qwen38 import Tensors
 from flarechat.engine.make_random.shards import Group, ShardWriter, Streamed, write_file
 from flarechat.engine.make_random.stored import Drawn, Draws
@@ -134,14 +134,9 @@ def test_the_real_geometry_has_the_published_tensors(form: str) -> None:
     published = {"bf16": 359_999_963_128, "fp8": 185_502_232_570, "fp4-local": 102.14e9}
     if form in published:
         assert 0.99 < tensors.bytes / published[form] < 1.08
-    narrow = sum(len(_narrow(tensors._dense_layer(n))) for n in range(48))
-    assert 384 == narrow
-
-
-def _narrow(dense: dict[str, Drawn]) -> list[str]:
-    from flarechat.engine.make_random.qwen38 import _narrow as endings
-
-    return [name for name in dense if name.endswith(endings)]
+    packed = {module for n in range(48) for module in narrow(wanted, n)}
+    assert (384 if form == "fp4-local" else 0) == len(packed)
+    assert {f"{module}.weight" for module in packed} <= set(own)
 
 
 def test_the_config_is_validated_and_says_how_the_family_differs_from_its_class_defaults() -> None:
