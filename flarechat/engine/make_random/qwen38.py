@@ -20,7 +20,7 @@ from flarechat.engine.make_random.stored import TABLE_SCALE, Drawn, Draws
 
 _FILE_BYTES = 4 << 30
 # What makes a random model worth drafting for: after a token its successor is likely, and the
-# draft head sees which token it was.
+# draft head sees which token it was. With the real sizes most drafts are right, but not all.
 _HEAD_GAIN, _CARRY = 4.0, 4.0
 _ORDER = {"tiny": 40.0, "real": 1.6}
 _SEED = 1234  # of the hash, where a config names none
