@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 import torch
 import typer
 
+from flarechat.errors import FlarechatError
 from training import dry, evaluation_file
 from training import rounds as real
 from training.conversations import Conversations, Voices, converse
@@ -23,7 +25,9 @@ from training.shards import read_shards, shard_path, write_shard
 from training.train import TrainSettings, Workers, log_rows, trained
 from training.train import train as run_training
 
-app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False
+)
 
 ModelOption = Annotated[Path, typer.Option("--model", help="GGUF or folder of the target.")]
 FolderOption = Annotated[Path, typer.Option("--data", help="Folder of conversations.")]
@@ -180,5 +184,13 @@ def dry_run(folder: Annotated[Path, typer.Argument(help="Where to write.")]) -> 
     dry.play(folder, write_run)
 
 
+def main() -> None:
+    """Run a command; what is wrong with its input is one sentence."""
+    try:
+        app()
+    except (FlarechatError, OSError, ValueError) as error:
+        sys.exit(f"training: {error}")
+
+
 if __name__ == "__main__":
-    app()
+    main()

@@ -122,3 +122,16 @@ def test_greedy_rows_say_what_greedy_decoding_says():
 def test_shards_are_read_in_order(tmp_path: Path):
     dry.play(tmp_path, write_run)
     assert len(read_shards(tmp_path / "data").tokens) == 40
+
+
+def test_wrong_input_is_one_sentence(tmp_path: Path):
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "training", "train", "--model", str(tmp_path / "no.gguf")]
+    command += ["--data", str(tmp_path), "--head", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.strip() == (
+        f"training: {tmp_path} has no conversations; run `training generate` first"
+    )
