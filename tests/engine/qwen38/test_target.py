@@ -46,8 +46,8 @@ def in_pieces(of: Qwen4ExpForCausalLM, tokens: Sequence[int], first: int) -> Ten
 
 @pytest.mark.parametrize("seed", range(8))
 def test_pieces_round_no_more_than_transformers_own(seed: int) -> None:
-    """Some texts have a gate near zero, whose root magnifies rounding; in one piece all are near,
-    in pieces as near as transformers is to itself."""
+    """In some texts a recurrence gives next to nothing, and the norm behind it magnifies rounding;
+    in one piece all are near, in pieces as near as transformers is to itself."""
     of, tokens = tiny.reference(), text(45, seed)
     whole, bench = tiny.logits_of(of, tokens), tiny.bench(tiny.reference())
     theirs = max(float((in_pieces(of, tokens, n) - whole).abs().max()) for n in (1, 17))
