@@ -15,8 +15,10 @@ from torch import Tensor
 from flarechat.engine import kernels
 from flarechat.engine.weights.formats import FP8_BLOCKS, NVFP4, Packed
 
-_GATHERED = 96
-_DECODED_BYTES = 64 << 20
+_ROUND = 32  # rows of the widest round: four lanes of eight
+_GATHERED_BYTES = 64 << 20
+
+Take = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Experts(Protocol):
@@ -29,28 +31,28 @@ class Experts(Protocol):
 class DenseExperts:
     """Weights as torch holds them: gate_up [E, 2 I, D], gate rows first, and down [E, D, I].
 
-    Few rows gather their experts' weights and nothing is read back from the device; many rows go
-    expert by expert.
+    The rows of a round gather their experts' weights, a few rows at a time, and nothing is read
+    back from the device; more rows go expert by expert.
     """
 
     def __init__(self, gate_up: Tensor, down: Tensor) -> None:
         self.gate_up, self.down = gate_up, down
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        if ids.numel() > _GATHERED:
-            return self._by_expert(x, ids, weights)
-        flat = ids.reshape(-1)
-        return _gathered(x, weights, self.gate_up[flat], self.down[flat])
+        pair_bytes = self.gate_up[0].nbytes + self.down[0].nbytes
+        return _multiplied(x, ids, weights, self._taken, pair_bytes)
 
-    def _by_expert(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return _by_expert(x, ids, weights, lambda one: (self.gate_up[one], self.down[one]))
+    def _taken(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """gate_up [..., 2 I, D] and down [..., D, I] of the experts `ids` int64 [...]."""
+        return self.gate_up[ids], self.down[ids]
 
 
 class PackedExperts:
     """Weights as the checkpoint packs them: gate_up [E, 2, I, D] and down [E, D, I].
 
     On a GPU our kernel decodes on the way. Elsewhere the experts that are used are decoded to
-    floats, a few rows' at a time, or one by one if there are many rows. Activations stay floats.
+    floats, a few rows' at a time, or one by one for more rows than a round has. Activations stay
+    floats.
     """
 
     kind = ""
@@ -60,23 +62,15 @@ class PackedExperts:
             if packed.kind != self.kind:
                 raise ValueError(f"{type(self).__name__} cannot hold {packed.kind}")
         self.gate_up, self.down = gate_up, down
-        _, _, inner, wide = gate_up.shape
-        self._pairs_at_once = _DECODED_BYTES // (4 * 3 * inner * wide)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         if x.device.type == "cuda" and kernels.available():
             from flarechat.engine.kernels.experts import packed_experts
 
             return packed_experts(x, ids, weights, self.gate_up, self.down)
-        if ids.numel() > _GATHERED:
-            return self._by_expert(x, ids, weights)
-        step = max(1, self._pairs_at_once // ids.shape[1])
-        rows = zip(*(torch.split(part, step) for part in (x, ids, weights)), strict=True)
-        parts = [_gathered(a, w, *self._decoded(i.reshape(-1), x.dtype)) for a, i, w in rows]
-        return torch.cat(parts)
-
-    def _by_expert(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return _by_expert(x, ids, weights, lambda one: self._decoded(one, x.dtype))
+        _, _, inner, wide = self.gate_up.shape
+        pair_bytes = 3 * inner * wide * torch.float32.itemsize
+        return _multiplied(x, ids, weights, lambda some: self._decoded(some, x.dtype), pair_bytes)
 
     def _decoded(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """gate_up [..., 2 I, D] and down [..., D, I] of the experts `ids` int64 [...]."""
@@ -105,6 +99,15 @@ def hold_experts(gate_up: Tensor | Packed, down: Tensor | Packed) -> Experts:
     return DenseExperts(gate_up, down)
 
 
+def _multiplied(x: Tensor, ids: Tensor, weights: Tensor, take: Take, pair_bytes: int) -> Tensor:
+    """Rows x [N, D] with the experts that `take` gives: a row's one takes `pair_bytes`."""
+    if len(x) > _ROUND:
+        return _by_expert(x, ids, weights, take)
+    step = max(1, _GATHERED_BYTES // pair_bytes // ids.shape[1])
+    rows = zip(*(torch.split(part, step) for part in (x, ids, weights)), strict=True)
+    return torch.cat([_gathered(a, w, *take(i.reshape(-1))) for a, i, w in rows])
+
+
 def _gathered(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Rows x [N, D] with their own k experts each, gate_up [N k, 2 I, D] and down [N k, D, I]."""
     rows = x.repeat_interleave(weights.shape[1], dim=0)[..., None]
@@ -113,14 +116,12 @@ def _gathered(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tens
     return (out * weights[..., None]).sum(1)
 
 
-def _by_expert(
-    x: Tensor, ids: Tensor, weights: Tensor, weights_of: Callable[[Tensor], tuple[Tensor, Tensor]]
-) -> Tensor:
-    """Expert by expert, all of its rows together; `weights_of` gives gate_up and down of one."""
+def _by_expert(x: Tensor, ids: Tensor, weights: Tensor, take: Take) -> Tensor:
+    """Expert by expert, all of its rows together."""
     out = torch.zeros_like(x)
     for expert in torch.unique(ids):
         row, choice = torch.where(ids == expert)
-        gate_up, down = weights_of(expert)
+        gate_up, down = take(expert)
         gate, up = F.linear(x[row], gate_up).chunk(2, dim=-1)
         own = F.linear(F.silu(gate) * up, down)
         out.index_add_(0, row, (own * weights[row, choice, None]).to(out.dtype))

@@ -18,6 +18,7 @@ from flarechat.engine.layers.experts import (
     hold_experts,
 )
 from flarechat.engine.weights.formats import Packed, encode_fp8_blocks, encode_nvfp4
+from flarechat.protocol import MAX_DRAFT_TOKENS, MAX_LANES
 from tests.engine.test_round import NoHostSync
 
 EXPERTS, CHOSEN = 6, 2
@@ -52,7 +53,7 @@ def one_by_one(gate_up: Packed, down: Packed, x: Tensor, ids: Tensor, share: Ten
 
 
 @pytest.mark.parametrize(("encode", "kind"), FORMATS)
-@pytest.mark.parametrize("rows", [1, 2, 7, 48, 49, 64])
+@pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 64])
 def test_packed_experts_multiply_as_their_values_do(
     encode: Encode, kind: type[PackedExperts], rows: int
 ) -> None:
@@ -87,19 +88,25 @@ def test_few_experts_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         return decoded(self, ids, dtype)
 
     monkeypatch.setattr(PackedExperts, "_decoded", watched)
-    monkeypatch.setattr(module, "_DECODED_BYTES", 7 * 4 * 3 * 48 * 64)
+    monkeypatch.setattr(module, "_GATHERED_BYTES", 7 * 4 * 3 * 48 * 64)
 
     torch.testing.assert_close(whole, Nvfp4Experts(held.gate_up, held.down)(*routing))
     assert [3 * CHOSEN] * 6 + [2 * CHOSEN] == seen
 
 
-@pytest.mark.parametrize(("encode", "kind"), FORMATS)
-def test_nothing_is_read_back_for_the_rows_of_a_round(
-    encode: Encode, kind: type[PackedExperts]
-) -> None:
-    held, routing = kind(*packed(encode)), routed(8)
+@pytest.mark.parametrize("encode", [encode_nvfp4, encode_fp8_blocks, None])
+def test_nothing_is_read_back_for_the_rows_of_the_widest_round(encode: Encode | None) -> None:
+    packs: Encode = encode or encode_nvfp4
+    gate_up, down = packed(packs)
+    held = hold_experts(gate_up, down)
+    if encode is None:
+        held = hold_experts(gate_up.decode().flatten(1, 2), down.decode())
+    x = routed(MAX_LANES * (MAX_DRAFT_TOKENS + 1))[0]
+    ids = torch.randint(EXPERTS, (len(x), 10), generator=torch.Generator().manual_seed(1))
+    share = torch.rand(len(x), 10, generator=torch.Generator().manual_seed(2))
     with NoHostSync():
-        held(*routing)
+        own = held(x, ids, share)
+    torch.testing.assert_close(one_by_one(gate_up, down, x, ids, share), own, atol=1e-5, rtol=1e-5)
 
 
 def test_a_format_goes_with_its_class() -> None:
