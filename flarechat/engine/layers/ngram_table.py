@@ -12,8 +12,9 @@ kernel and nothing is waited for, so only that can be part of a captured round.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,9 +88,21 @@ class NgramTable:
         if self._last:
             self._last.land()  # its rows may be the next to leave the cache
         wanted = rows.reshape(-1).cpu().numpy()
-        part = torch.from_numpy(self.host.part_of(wanted)).to(self.device)
-        self._last = Rows(self, rows.shape, part, self._fetch(wanted))
+        with self.soundly():
+            part = torch.from_numpy(self.host.part_of(wanted)).to(self.device)
+            self._last = Rows(self, rows.shape, part, self._fetch(wanted))
         return self._last
+
+    @contextmanager
+    def soundly(self) -> Iterator[None]:
+        """A look-up that fails here leaves nothing behind: no rows that the cache counts as read
+        and are not, and no error for the next look-up."""
+        try:
+            yield
+        except BaseException:
+            self._last = None
+            self.cache.clear()
+            raise
 
     def _fetch(self, wanted: np.ndarray) -> Callable[[], Tensor]:
         """Start reading; what is returned waits and brings the stored rows to the device."""
@@ -126,7 +139,8 @@ class Rows:
     def land(self) -> Tensor:
         """The stored rows, on the device."""
         if self._stored is None:
-            self._stored = self._fetch()
+            with self._table.soundly():
+                self._stored = self._fetch()
         return self._stored
 
     def wait(self) -> Tensor:
@@ -185,6 +199,10 @@ class RowCache:
             self._places[row] = place
         found = torch.tensor([self._places[row] for row in rows.tolist()])
         return found.to(self.held.device), np.array(missing, dtype=np.int64)
+
+    def clear(self) -> None:
+        """Count no row as held."""
+        self._places.clear()
 
     def filled(self, places: Tensor, missing: np.ndarray, read: Tensor) -> Tensor:
         """Fill in what was missing; the rows at `places` [n, row bytes]."""

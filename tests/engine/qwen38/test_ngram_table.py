@@ -98,6 +98,26 @@ def test_rows_in_the_cache_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -
     assert [[2]] == [r for r in read if r]
 
 
+@pytest.mark.parametrize("broken", ["read", "filled"])
+@pytest.mark.parametrize("waited", [True, False])
+def test_a_look_up_that_fails_spoils_none_after_it(
+    waited: bool, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, rows, ids = table("fp8", cached_rows=12), whole("fp8"), torch.tensor([[1, 2, 3, 40]])
+
+    def fail(*_: object) -> Tensor:
+        raise OSError("no more room")
+
+    monkeypatch.setattr(held.host if broken == "read" else held.cache, broken, fail)
+    begun = held.ahead(ids)
+    with pytest.raises(OSError, match="no more room"):
+        begun.wait() if waited else held.ahead(ids)
+    monkeypatch.undo()
+
+    for again in (ids, ids + 1, ids):
+        assert torch.equal(rows[again].flatten(-2), held.gather(again))
+
+
 def test_a_table_in_files_stays_in_them(tmp_path: Path) -> None:
     rows, width = 60_000, 320
     save_file({"part": torch.ones(rows, width, dtype=torch.uint8)}, tmp_path / "table")
