@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 RING = 16
+MOST_RATIO = RING - SCRATCH_ROWS  # tokens of a block that the ring holds beside a round's
 _SPARE = 1
 
 
@@ -31,7 +32,7 @@ class IndexerState:
         self, layers: int, slots: int, context: int, dim: int, ratio: int, dtype: torch.dtype,
         device: torch.device,
     ) -> None:  # fmt: skip
-        assert ratio + SCRATCH_ROWS <= RING
+        assert ratio <= MOST_RATIO
         self.ratio, self.scratch = ratio, (context + SCRATCH_ROWS) // ratio
         shape = (slots, layers, self.scratch + _SPARE, dim)
         self.blocks = zeroed(shape, dtype, device)

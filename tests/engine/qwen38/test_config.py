@@ -112,6 +112,7 @@ ROPE = tiny.CONFIG["rope_parameters"]
         ({"hc_count": 1}, "hc_count = 1"),
         ({"num_experts_per_tok": 9}, "9 of 8 experts"),
         ({"indexer_budget": 18}, "indexer_budget = 18 in blocks of 4"),
+        ({"indexer_compress_ratio": 16}, "indexer_compress_ratio = 16, more than 8"),
         ({"indexer_kv_heads": 2}, "indexer_kv_heads = 2"),
         ({"indexer_head_dim": 4}, "rotary dimensions 8"),
         ({"ple_embed_dim": 66}, "ple_embed_dim = 66 over 4 heads"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flarechat.engine.layers.offset_norm import ACTIVATIONS
+from flarechat.engine.state.indexer import MOST_RATIO
 from flarechat.errors import ModelError
 
 LINEAR = "linear_attention"
@@ -187,6 +188,10 @@ _RULES: tuple[tuple[Callable[[ModelArgs], str], Callable[[ModelArgs], bool]], ..
     (
         lambda a: f"indexer_budget = {a.indexer_budget} in blocks of {a.indexer_compress_ratio}",
         lambda a: a.indexer_budget % a.indexer_compress_ratio == 0,
+    ),
+    (
+        lambda a: f"indexer_compress_ratio = {a.indexer_compress_ratio}, more than {MOST_RATIO}",
+        lambda a: a.indexer_compress_ratio <= MOST_RATIO,
     ),
     (
         lambda a: f"ple_embed_dim = {a.ple_embed_dim} over {a.ngram_heads} heads",
