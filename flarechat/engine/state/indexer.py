@@ -32,7 +32,7 @@ class IndexerState:
         self, layers: int, slots: int, context: int, dim: int, ratio: int, dtype: torch.dtype,
         device: torch.device,
     ) -> None:  # fmt: skip
-        assert ratio <= MOST_RATIO
+        assert ratio + SCRATCH_ROWS <= RING
         self.ratio, self.scratch = ratio, (context + SCRATCH_ROWS) // ratio
         shape = (slots, layers, self.scratch + _SPARE, dim)
         self.blocks = zeroed(shape, dtype, device)
