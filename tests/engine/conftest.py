@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from flarechat.engine.boot import boot_engine
 from flarechat.engine.engine import Engine
 from flarechat.protocol import Boot, Event, Finished, Message, Request, Round
+from tests.engine.tiny import shared
 from tests.models import tiny
 
 
@@ -24,6 +26,18 @@ def _one_thread() -> None:
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     return tiny.write(folder / "tiny.gguf").path
+
+
+@pytest.fixture(scope="session")
+def model() -> LlamaForCausalLM:
+    """The tiny llama that the page is compared with."""
+    return shared()[0]
+
+
+@pytest.fixture(scope="session")
+def truth() -> dict[int, list[int]]:
+    """What plain decoding says after each of its prompts."""
+    return shared()[1]
 
 
 class Desk:

@@ -43,7 +43,30 @@ RECORDS = {
 }
 
 
-class ReferenceHead:
+class PlainChain:
+    """A reference head's chain, computed again from the beginning at every step."""
+
+    hidden: Callable[[Sequence[int]], Tensor]
+    forward: Callable[[Tensor, Sequence[int]], tuple[Tensor, Any]]
+    logits: Callable[[Tensor], Tensor]
+
+    def chain(
+        self, tokens: Sequence[int], depth: int, choose: Callable[[int, Tensor], int]
+    ) -> tuple[list[int], list[Tensor]]:
+        """Drafts after `tokens` (the last is pending) and the logits each came from.
+
+        `choose(step, logits)` picks the draft.
+        """
+        hidden, told, drafts, rows = self.hidden(tokens[:-1]), list(tokens[1:]), [], []
+        for step in range(depth):
+            output, _ = self.forward(hidden, told)
+            rows.append(self.logits(output[-1:])[0])
+            drafts.append(choose(step, rows[-1]))
+            hidden, told = torch.cat([hidden, output[-1:]]), [*told, drafts[-1]]
+        return drafts, rows
+
+
+class ReferenceHead(PlainChain):
     """The equations of the head, written down with transformers' parts."""
 
     def __init__(
@@ -114,21 +137,6 @@ class ReferenceHead:
         kept = torch.full_like(full, float("-inf"))
         kept[:, self.vocabulary] = full[:, self.vocabulary]
         return kept
-
-    def chain(
-        self, tokens: Sequence[int], depth: int, choose: Callable[[int, Tensor], int]
-    ) -> tuple[list[int], list[Tensor]]:
-        """Drafts after `tokens` (the last is pending) and the logits each came from.
-
-        `choose(step, logits)` picks the draft. Everything is computed again at every step.
-        """
-        hidden, told, drafts, rows = self.hidden(tokens[:-1]), list(tokens[1:]), [], []
-        for step in range(depth):
-            output, _ = self.forward(hidden, told)
-            rows.append(self.logits(output[-1:])[0])
-            drafts.append(choose(step, rows[-1]))
-            hidden, told = torch.cat([hidden, output[-1:]]), [*told, drafts[-1]]
-        return drafts, rows
 
 
 Script = Callable[[int, int, int], list[int]]

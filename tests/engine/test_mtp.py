@@ -31,26 +31,15 @@ from tests.engine.mtp_reference import (
 )
 from tests.engine.tiny import (
     CONTEXT,
+    COUNT,
     PROMPT,
+    PROMPTS,
     VOCABULARY,
     Bench,
     greedy,
     head_record,
-    reference,
+    shared,
 )
-
-COUNT = 40
-PROMPTS = (PROMPT, (2, 7, 1, 8), (1, 6, 1, 8, 0, 3), (1, 4))
-
-
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    return reference()
-
-
-@pytest.fixture(scope="module")
-def truth(model: LlamaForCausalLM) -> dict[int, list[int]]:
-    return {slot: greedy(model, prompt, COUNT + 8) for slot, prompt in enumerate(PROMPTS)}
 
 
 def script_of(made: Bench, script: Script) -> None:
@@ -157,17 +146,6 @@ def test_any_rounds_of_any_lanes_leave_the_state_of_teacher_forcing(
         for slot in slots:
             assert plain[slot][: len(emitted[slot])] == emitted[slot]
             assert_draft_state(made, head, slot, [*PROMPTS[slot], *emitted[slot]])
-
-
-_SHARED: list[tuple[LlamaForCausalLM, dict[int, list[int]]]] = []
-
-
-def shared() -> tuple[LlamaForCausalLM, dict[int, list[int]]]:
-    """The model and its plain texts, for tests that hypothesis drives."""
-    if not _SHARED:
-        of = reference()
-        _SHARED.append((of, {s: greedy(of, p, COUNT + 8) for s, p in enumerate(PROMPTS)}))
-    return _SHARED[0]
 
 
 @pytest.mark.parametrize("acceptance", ["match", "ratio", "mixed"])

@@ -25,7 +25,7 @@ from tests.engine.mtp_reference import RECORDS, ReferenceHead, kin, kin_tensors,
 from tests.engine.statistics import chi_square_p
 from tests.engine.test_round import NoHostSync
 from tests.engine.test_sampling import expected_law, samplings
-from tests.engine.tiny import CONTEXT, PROMPT, VOCABULARY, Bench, head_record, reference
+from tests.engine.tiny import CONTEXT, PROMPT, PROMPTS, VOCABULARY, Bench, head_record, reference
 
 GREEDY = Sampling(temperature=0)
 WARM = Sampling(temperature=0.9, top_k=20, top_p=0.97)
@@ -34,7 +34,6 @@ PENALISED = Sampling(
     temperature=1.1, top_p=0.9, repetition_penalty=1.3, presence_penalty=0.3,
     frequency_penalty=0.2,
 )  # fmt: skip
-PROMPTS = (PROMPT, (2, 7, 1, 8), (1, 6, 1, 8, 0, 3), (1, 4))
 
 
 def staged(lanes: int, k: int, copies: dict[int, list[int]]) -> Proposal:

@@ -12,20 +12,7 @@ from transformers import LlamaForCausalLM
 
 from flarechat.engine.drafters.mtp import MtpDrafter
 from tests.engine.mtp_reference import RECORDS, StagedMtp, assert_draft_state, luck, workbench
-from tests.engine.tiny import PROMPT, Bench, ScriptedDrafter, bench, greedy, reference
-
-COUNT = 40
-PROMPTS = (PROMPT, (2, 7, 1, 8))
-
-
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    return reference()
-
-
-@pytest.fixture(scope="module")
-def truth(model: LlamaForCausalLM) -> dict[int, list[int]]:
-    return {slot: greedy(model, prompt, COUNT + 8) for slot, prompt in enumerate(PROMPTS)}
+from tests.engine.tiny import COUNT, PROMPT, PROMPTS, Bench, ScriptedDrafter, bench
 
 
 def drafter_of(made: Bench) -> StagedMtp:
@@ -52,7 +39,7 @@ def played_without_mtp(
         return hidden, logits
 
     made.target.verify = watched  # type: ignore[method-assign]
-    for slot, prompt in enumerate(PROMPTS):
+    for slot, prompt in enumerate(PROMPTS[:2]):
         made.open(slot, prompt, budget=COUNT, chunk=3, mtp=False)
     records = [made.play((0, 1), k, absorb=False) for k in (3, 0, 7, 1, 0)]
     return records, seen, made.target.kv.tensors()

@@ -20,28 +20,16 @@ from flarechat.engine.slot import Lanes
 from flarechat.protocol import MAX_DRAFT_TOKENS, Sampling
 from tests.engine.tiny import (
     CONTEXT,
+    COUNT,
     PROMPT,
+    PROMPTS,
     VOCABULARY,
     Bench,
     ScriptedDrafter,
     bench,
     cache_of,
     greedy,
-    reference,
 )
-
-COUNT = 40
-PROMPTS = (PROMPT, (2, 7, 1, 8), (1, 6, 1, 8, 0, 3), (1, 4))
-
-
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    return reference()
-
-
-@pytest.fixture(scope="module")
-def truth(model: LlamaForCausalLM) -> dict[int, list[int]]:
-    return {slot: greedy(model, prompt, COUNT + 8) for slot, prompt in enumerate(PROMPTS)}
 
 
 def scripted(model: LlamaForCausalLM, truth: dict[int, list[int]], good: object) -> Bench:

@@ -6,6 +6,7 @@ token, so it shares no code with the engine. Everything is float32 and seeded.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from flarechat.protocol import Sampling
 VOCABULARY = 48
 CONTEXT = 96
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+PROMPTS = (PROMPT, (2, 7, 1, 8), (1, 6, 1, 8, 0, 3), (1, 4))
+COUNT = 40
 CPU = torch.device("cpu")
 
 
@@ -63,6 +66,13 @@ def greedy(of: LlamaForCausalLM, prompt: Sequence[int], count: int) -> list[int]
     for _ in range(count):
         tokens.append(int(of(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
     return tokens[len(prompt) :]
+
+
+@functools.cache
+def shared() -> tuple[LlamaForCausalLM, dict[int, list[int]]]:
+    """A reference, and what plain decoding says after each of PROMPTS."""
+    of = reference()
+    return of, {slot: greedy(of, prompt, COUNT + 8) for slot, prompt in enumerate(PROMPTS)}
 
 
 def cache_of(of: LlamaForCausalLM, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

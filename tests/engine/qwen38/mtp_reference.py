@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import (
     apply_rotary_pos_emb,
 )
 
+from tests.engine.mtp_reference import PlainChain
 from tests.engine.qwen38.tiny import Indexer, redraw
 
 RATIO = 4
@@ -37,7 +38,7 @@ def block_keys(
     return apply_rotary_pos_emb(pooled[None, None], cos=cos, sin=sin)[0, 0]
 
 
-class ReferenceHead(nn.Module):
+class ReferenceHead(PlainChain, nn.Module):
     """One decoder layer between what the spec calls the feedback and a mixer of its own."""
 
     def __init__(self, of: Qwen4ExpForCausalLM) -> None:
@@ -108,21 +109,6 @@ class ReferenceHead(nn.Module):
     def logits(self, output: Tensor) -> Tensor:
         """[N, S * D] → [N, V]."""
         return self.of.lm_head(self.hyper_connection_mixer(output))
-
-    def chain(
-        self, tokens: Sequence[int], depth: int, choose: Callable[[int, Tensor], int]
-    ) -> tuple[list[int], list[Tensor]]:
-        """Drafts after `tokens` (the last is pending) and the logits each came from.
-
-        `choose(step, logits)` picks the draft. Everything is computed again at every step.
-        """
-        hidden, told, drafts, rows = self.hidden(tokens[:-1]), list(tokens[1:]), [], []
-        for step in range(depth):
-            output, _ = self(hidden, told)
-            rows.append(self.logits(output[-1:])[0])
-            drafts.append(choose(step, rows[-1]))
-            hidden, told = torch.cat([hidden, output[-1:]]), [*told, drafts[-1]]
-        return drafts, rows
 
 
 def draw(of: Qwen4ExpForCausalLM, seed: int = 0) -> ReferenceHead:

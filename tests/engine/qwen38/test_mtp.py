@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from flarechat.errors import ModelError
 from tests.engine.qwen38.drafting import PROMPTS, drafter_of, luck, workbench
 from tests.engine.qwen38.mtp_reference import ReferenceHead, reference_head, tensors_of
 from tests.engine.qwen38.paths import assert_equal, assert_head, path
-from tests.engine.qwen38.tiny import CONTEXT, VOCABULARY, reference
+from tests.engine.qwen38.tiny import CONTEXT, VOCABULARY
 from tests.engine.tiny import Bench
 
 Pair = tuple[Tensor, Tensor]
@@ -32,17 +31,6 @@ EXTENT = extent_for(CONTEXT, CONTEXT + SCRATCH_ROWS)
 FAR = tuple(
     torch.randint(2, VOCABULARY, (46,), generator=torch.Generator().manual_seed(11)).tolist()
 )
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(scope="module")
-def of() -> Qwen4ExpForCausalLM:
-    return reference()
 
 
 def chain_logits(made: Bench, slot: int, depth: int) -> tuple[list[int], list[Tensor]]:

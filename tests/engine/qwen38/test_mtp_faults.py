@@ -5,7 +5,7 @@ The comparison with the reference sees every one. None but the one in verificati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,21 +20,9 @@ from flarechat.engine.state.hidden import TailState
 from tests.engine.qwen38.drafting import PROMPTS, drafter_of, luck, workbench
 from tests.engine.qwen38.paths import assert_equal, assert_head, path
 from tests.engine.qwen38.test_mtp import assert_chain
-from tests.engine.qwen38.tiny import reference
 from tests.engine.tiny import Bench
 
 Plant = Callable[[pytest.MonkeyPatch, Bench], None]
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(scope="module")
-def of() -> Qwen4ExpForCausalLM:
-    return reference()
 
 
 def nothing(patch: pytest.MonkeyPatch, made: Bench) -> None:

@@ -6,7 +6,6 @@ What the page does with any target is tested with llama; here all states of this
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,17 +45,6 @@ LAWS = {
     "filtered": Sampling(temperature=0.9, top_k=30, top_p=0.9, min_p=0.02),
     "penalised": Sampling(temperature=0.9, top_k=25, repetition_penalty=1.3, presence_penalty=0.2),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(scope="module")
-def of() -> Qwen4ExpForCausalLM:
-    return reference()
 
 
 def greedy_paths() -> list[Path]:

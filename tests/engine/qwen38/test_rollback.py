@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -28,24 +27,13 @@ from tests.engine.qwen38.paths import (
     path,
     wrong,
 )
-from tests.engine.qwen38.tiny import CONTEXT, EOS, reference
+from tests.engine.qwen38.tiny import CONTEXT, EOS
 from tests.engine.tiny import Bench
 
 WIDE = MAX_DRAFT_TOKENS + 1
 SLOTS = (0, 1, 2, 3)
 SHORT = tuple(LONG[:length] for length in (2, 3, 4, 5))
 ANSWER = 26
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(scope="module")
-def of() -> Qwen4ExpForCausalLM:
-    return reference()
 
 
 def along(of: Qwen4ExpForCausalLM, prompts: tuple[tuple[int, ...], ...] = PROMPTS) -> list[Path]:
