@@ -21,6 +21,7 @@ from flarechat.protocol import (
     Failed,
     Finished,
     Loading,
+    MemoryInfo,
     Message,
     ModelInfo,
     Ready,
@@ -112,6 +113,11 @@ class Conversation:
         """The system prompt: the one set now ("" sets none), else the one saved last."""
         now = self.settings.system
         return self._tree.system if now is None else now
+
+    @property
+    def memory(self) -> MemoryInfo | None:
+        """The loaded model's memory, priced and allocated."""
+        return self._model.memory if self._model else None
 
     @property
     def bound(self) -> bool:

@@ -19,6 +19,7 @@ from flarechat.protocol import (
     Failed,
     Finished,
     Loading,
+    MemoryInfo,
     ModelInfo,
     MtpInfo,
     Progress,
@@ -48,6 +49,7 @@ MODEL = ModelInfo(
     mtp=MtpInfo(
         file="scripted-mtp.safetensors", draft_vocabulary=128, layers=1, parameters=100_000
     ),
+    memory=MemoryInfo(priced={"weights": 4_000_000, "caches": 500}, allocated=4_000_500),
 )
 BARE = dataclasses.replace(MODEL, mtp=None)
 

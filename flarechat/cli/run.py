@@ -28,7 +28,10 @@ def run(
         bool, typer.Option("--json", help="Print events, one JSON object a line. Default: text.")
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Print one line of figures on stderr. Default: none.")
+        bool,
+        typer.Option(
+            "--stats", help="Print the turn's and memory's figures on stderr. Default: no."
+        ),
     ] = False,
 ) -> None:
     """Answer one prompt and print the answer."""

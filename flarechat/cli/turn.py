@@ -54,6 +54,8 @@ def answer(
         print(_STILL_THINKING, file=sys.stderr)
     if stats:
         print(stats_line(finished), file=sys.stderr)
+        if conversation.memory:
+            print(f"memory: {conversation.memory}", file=sys.stderr)
     if interrupts.caught:
         return interrupts.exit_code
     if finished.reason == "error":

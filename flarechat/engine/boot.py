@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import platform
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from flarechat.engine.allocated import allocated
 from flarechat.engine.answer import Emit
 from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import blend, make_drafter
@@ -33,6 +35,7 @@ from flarechat.protocol import (
     PACKED,
     Boot,
     Loading,
+    MemoryInfo,
     Message,
     ModelInfo,
     MtpInfo,
@@ -71,12 +74,15 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     drafter = make_drafter("copies", lanes, device)
     if mtp:
         drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device))
+    held = allocated((target, mtp and mtp.head, drafter.states()), device, dtype)
+    memory = MemoryInfo(priced={**prices, **(mtp.priced if mtp else {})}, allocated=held)
     engine = Engine(
         target, drafter, make_executor(DEFAULT, target, drafter),
         SlotPool(lanes, context, args.vocab_size, device), language_of(checkpoint),
         Controller(info.device_fingerprint), emit,
     )  # fmt: skip
     spent = 1e3 * (time.perf_counter() - began)
+    info = dataclasses.replace(info, memory=memory)
     emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
     return engine
 

@@ -33,10 +33,11 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedHead:
-    """A head ready to draft, as its recipe made it, and what is told of it."""
+    """A head ready to draft, as its recipe made it, what is told of it and its price."""
 
     head: Any
     info: MtpInfo
+    priced: Mapping[str, int]
 
 
 def admit_setup(prices: Mapping[str, int], setup: Setup) -> None:
@@ -88,7 +89,8 @@ def _first_that_loads(
             why = error.message[:1].lower() + error.message[1:].removesuffix(".")
             tell(refusal(sidecar.path, why).message)
             continue
-        return LoadedHead(head=head, info=_describe(sidecar, target.args.vocab_size))
+        info = _describe(sidecar, target.args.vocab_size)
+        return LoadedHead(head=head, info=info, priced=own)
     return None
 
 

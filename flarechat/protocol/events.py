@@ -41,6 +41,21 @@ class MtpInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """Bytes on the device: what memory admission reckoned before the load, by part, and what is
+    allocated after it; None where that cannot be seen.
+    """
+
+    priced: dict[str, int]
+    allocated: int | None = None
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {size:,}" for name, size in self.priced.items())
+        found = f"; allocated {self.allocated:,} B" if self.allocated is not None else ""
+        return f"priced {sum(self.priced.values()):,} B ({parts}){found}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """The loaded model, for headers, panels and session files; `mtp` is None without a head."""
 
@@ -57,6 +72,7 @@ class ModelInfo:
     device_fingerprint: str
     recommended: Sampling
     mtp: MtpInfo | None = None
+    memory: MemoryInfo | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,13 +172,14 @@ def test_json_begins_with_what_the_engine_had_to_say_and_only_then_with_ready(cl
     assert "started" == started["event"]
 
 
-def test_stats_are_one_line_on_stderr(cli: Cli) -> None:
+def test_stats_are_lines_of_the_turn_and_of_memory_on_stderr(cli: Cli) -> None:
     got = cli("run", "--stats", "Hi", engine=lambda: ScriptedEngine([words("a b")]))
 
     assert "a b\n" == got.out
     assert (
         "12 prompt tokens (0 restored), 2 answer tokens, first after 30 ms, 100.0 tok/s, "
         "1.00 tok/round, 0 of 0 drafts accepted, stop\n"
+        "memory: priced 4,000,500 B (weights 4,000,000, caches 500); allocated 4,000,500 B\n"
     ) == got.err
 
 

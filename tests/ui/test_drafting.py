@@ -117,6 +117,7 @@ def test_without_a_head_its_row_says_why(mtp: bool, notices: tuple[str, ...], sa
             assert said == before == mtp_row(chat)
             assert f"{said}, history drafts on" in notes(chat)
             assert f"mtp {' '.join(notices) or said}" in notes(chat)
+            assert "memory priced 4,000,500 B (weights 4,000,000, caches 500); al" in notes(chat)
             assert "SPEC OFF" not in chat.text
 
     run()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from flarechat.engine.allocated import storage
+from flarechat.engine.boot import boot_engine
 from flarechat.engine.heads import Setup, admit_setup, load_head
 from flarechat.engine.layers.ngram_table import NgramTable
 from flarechat.engine.make_random.geometry import FORMATS, config
@@ -22,41 +23,12 @@ from flarechat.engine.recipes.qwen38.price import held
 from flarechat.engine.recipes.qwen38.shapes import shapes
 from flarechat.engine.weights.qwen38 import Qwen38Tensors
 from flarechat.errors import ModelError
-from flarechat.protocol import Boot
+from flarechat.protocol import Boot, Ready
 from tests.engine.qwen38 import random
 
 CPU, CONTEXT, SLOTS = torch.device("cpu"), 96, 2
 REAL = ModelArgs.from_config(config(random.wanted(geometry="real", layers=48)))
 MIB = 2**20
-
-
-def tensors_of(thing: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Every tensor that can be reached, once; the rows of the n-gram table on the host are not."""
-    if id(thing) in seen or isinstance(thing, (str, int, float, bool, type)):
-        return
-    seen.add(id(thing))
-    if isinstance(thing, Tensor):
-        yield thing
-        return
-    parts: Any = ()
-    if isinstance(thing, NgramTable):
-        thing = [thing.factors, thing.cache.held]
-    if isinstance(thing, dict):
-        parts = thing.values()
-    elif isinstance(thing, (list, tuple)):
-        parts = thing
-    elif dataclasses.is_dataclass(thing):
-        parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
-    elif hasattr(thing, "__dict__"):
-        parts = vars(thing).values()
-    for part in parts:
-        yield from tensors_of(part, seen)
-
-
-def storage(thing: Any, seen: set[int]) -> int:
-    """Bytes of the storages behind them."""
-    held = {t.untyped_storage().data_ptr(): t.nbytes for t in tensors_of(thing, seen) if t.numel()}
-    return sum(held.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -90,6 +62,22 @@ def test_the_price_is_what_is_allocated(form: str, mtp: str, dtype: str) -> None
 
     assert own["mtp weights"] == storage(head, seen)
     assert own["mtp caches"] == rows.nbytes + tail.nbytes == storage((rows, tail), seen)
+
+
+@pytest.mark.parametrize(("form", "mtp"), random.PLACES)
+def test_a_loaded_model_tells_its_price_and_what_is_allocated(
+    form: str, mtp: str, tmp_path: Path
+) -> None:
+    told: list[Any] = []
+    boot = Boot(
+        model=str(random.folder(form, mtp)), cache=str(tmp_path), dtype="bfloat16", context=CONTEXT
+    )
+    boot_engine(boot, told.append)
+    memory = next(event for event in told if isinstance(event, Ready)).model.memory
+
+    assert memory is not None
+    assert {"weights", "states", "caches", "mtp weights", "mtp caches"} == memory.priced.keys()
+    assert sum(memory.priced.values()) == memory.allocated
 
 
 def test_experts_stay_packed() -> None:
