@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +19,10 @@ _SHARED_CACHE = os.environ.get("FLARECHAT_TEST_CACHE") or platformdirs.user_cach
 
 # Kernels run in Triton's interpreter, which must be asked for before Triton is first imported.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# The application freezes what it has loaded. Here that is Triton too, whose bindings complain after
+# pytest's last line of all that the interpreter could not free.
+atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)
