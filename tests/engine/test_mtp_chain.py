@@ -205,7 +205,8 @@ def test_a_seeds_text_is_the_same_at_every_width_with_mtp_on_and_off(
 
     for seed in (1, 2):
         plain, _ = text(0, mtp=False, seed=seed)
-        played = [text(k, mtp=mtp, seed=seed) for k in range(8) for mtp in (True, False)]
+        widths = [*((k, True) for k in range(8)), (3, False), (7, False)]
+        played = [text(k, mtp=mtp, seed=seed) for k, mtp in widths]
 
         assert all(plain == said for said, _ in played)
         assert sum(accepted for _, accepted in played) > 10

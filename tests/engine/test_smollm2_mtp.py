@@ -77,7 +77,7 @@ def tokens(rounds: list[Round]) -> list[int]:
 def test_every_width_says_what_the_model_says_without_a_head(
     drafting: Desk, plain: Desk, sampling: Sampling
 ) -> None:
-    fields = {"sampling": sampling, "max_tokens": 40}
+    fields = {"sampling": sampling, "max_tokens": 28}
     off = Speculation(history_drafts=False)
     expected, alone = plain.ask(PROMPT, speculation=off, **fields)
     fixed = [
@@ -92,8 +92,8 @@ def test_every_width_says_what_the_model_says_without_a_head(
 
         assert expected.text == finished.text, how
         assert tokens(alone) == tokens(rounds), how
-        assert (finished.speculation.accepted > 5) == how.mtp, how
-    assert 40 == len(tokens(alone))
+        assert (finished.speculation.accepted > 4) == how.mtp, how
+    assert 28 == len(tokens(alone))
     assert {"mtp", "history"} <= sources
 
 
@@ -108,10 +108,11 @@ class Memoised:
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         rows = [tuple(row) for row in inputs.tolist()]
-        if any(row not in self.known for row in rows):
-            hidden, logits = self.target.verify(lanes, inputs, plan)
-            for lane, row in enumerate(rows):
-                self.known.setdefault(row, (hidden[lane].clone(), logits[lane].clone()))
+        for lane, row in enumerate(rows):
+            if row not in self.known:
+                own = Lanes(lanes.pool, [lanes.slots[lane]])
+                hidden, logits = self.target.verify(own, inputs[lane : lane + 1], plan)
+                self.known[row] = hidden[0].clone(), logits[0].clone()
         known = [self.known[row] for row in rows]
         return torch.stack([hidden for hidden, _ in known]), torch.stack([row for _, row in known])
 
@@ -190,11 +191,15 @@ FILTERED = Sampling(temperature=1, top_k=20, top_p=0.95)
 WHOLE = Sampling(temperature=1)
 
 
-@pytest.mark.parametrize("sampling", [FILTERED, WHOLE], ids=["top-k and top-p", "whole vocabulary"])
-def test_by_ratio_the_first_of_20000_rounds_tokens_have_the_models_law(
-    drafting: Desk, sampling: Sampling
+@pytest.mark.parametrize(
+    ("sampling", "count"),
+    [(FILTERED, 20_000), (WHOLE, 6_000)],
+    ids=["top-k and top-p", "whole vocabulary"],
+)
+def test_by_ratio_the_first_tokens_of_many_rounds_have_the_models_law(
+    drafting: Desk, sampling: Sampling, count: int
 ) -> None:
-    count, table = 20_000, Table(drafting.engine, sampling)
+    table = Table(drafting.engine, sampling)
     records = list(table.play(drafting.engine.drafter, count))
     accepted = sum(record.accepted for record in records)
 
@@ -214,11 +219,13 @@ def flatter(proposal: Proposal) -> Proposal:
     return replace(proposal, probs=probs / probs.sum(-1, keepdim=True))
 
 
-@pytest.mark.parametrize("change", [shifted, flatter])
+@pytest.mark.parametrize(
+    ("sampling", "change"), [(FILTERED, shifted), (FILTERED, flatter), (WHOLE, flatter)]
+)
 def test_a_drafter_that_misreports_its_law_does_not_pass_that_test(
-    drafting: Desk, change: Callable[[Proposal], Proposal]
+    drafting: Desk, sampling: Sampling, change: Callable[[Proposal], Proposal]
 ) -> None:
-    count, table = 4_000, Table(drafting.engine, FILTERED)
+    count, table = 4_000, Table(drafting.engine, sampling)
     records = list(table.play(Misreporting(drafting.engine.drafter, change), count))  # type: ignore[arg-type]
 
     assert chi_square_p(table.first(records), count * table.expected()) < 1e-6

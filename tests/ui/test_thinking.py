@@ -8,7 +8,6 @@ from contextlib import closing
 import pytest
 
 from flarechat.config import Settings
-from flarechat.engine.make_random.geometry import FORMATS
 from flarechat.launch import open_engine
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
@@ -74,8 +73,8 @@ async def test_thinking_is_saved_and_never_sent_back() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_random_model_of_every_format_chats_on_the_screen(form: str) -> None:
+@pytest.mark.parametrize("form", ["bf16", "fp4-local"])
+def test_a_random_model_chats_on_the_screen_packed_or_not(form: str) -> None:
     said: dict[bool, str] = {}
 
     @played
