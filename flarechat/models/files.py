@@ -24,16 +24,18 @@ _LOCK = ".lock"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def storage_error(path: Path, error: OSError) -> StorageError:
-    """The sentence for a file that cannot be written."""
+def storage_error(
+    path: Path, error: OSError, elsewhere: str = "set FLARECHAT_HOME to a folder"
+) -> StorageError:
+    """The sentence for a file that cannot be written, and how one writes `elsewhere`."""
     if error.errno in _FULL:
         return StorageError(
             f"The disk is full: {path} cannot be written.",
-            "Free space, or set FLARECHAT_HOME to a folder on another disk.",
+            f"Free space, or {elsewhere} on another disk.",
         )
     return StorageError(
         f"{path} cannot be written: {error.strerror or error}.",
-        "Check the permissions, or set FLARECHAT_HOME to a folder you may write to.",
+        f"Check the permissions, or {elsewhere} you may write to.",
     )
 
 
@@ -89,7 +91,7 @@ def folder_whole(path: Path) -> Iterator[Path]:
         part.mkdir()
         lock = part.joinpath(_LOCK).open("xb")
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise storage_error(path, error, "give a folder") from error
     try:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -98,7 +100,7 @@ def folder_whole(path: Path) -> Iterator[Path]:
             os.replace(part, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise storage_error(path, error, "give a folder") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from flarechat.models.files import storage_error
-
 _ENTRY_ROOM = 256
 _NAMES = {
     torch.int64: "I64", torch.float32: "F32", torch.uint32: "U32", torch.bfloat16: "BF16",
@@ -102,24 +100,21 @@ def _fill(
     """Write a file with about `room` bytes for its header; the tensors' names, and their bytes."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at, room = 0, room + -room % 8
-    try:
-        with path.open("wb") as file:
-            file.seek(8 + room)
-            for name, item in items:
-                begin = at
-                for part in item.parts() if isinstance(item, Streamed) else (item,):
-                    at += _append(file, part)
-                    wrote(part.nbytes)
-                shape, offsets = list(item.shape), [begin, at]
-                table[name] = {
-                    "dtype": _NAMES[item.dtype], "shape": shape, "data_offsets": offsets
-                }  # fmt: skip
-            body = json.dumps(table, separators=(",", ":")).encode()
-            assert len(body) <= room, f"a header of {len(body)} bytes for {room}"
-            file.seek(0)
-            file.write(room.to_bytes(8, "little") + body.ljust(room))
-    except OSError as error:
-        raise storage_error(path, error) from error
+    with path.open("wb") as file:
+        file.seek(8 + room)
+        for name, item in items:
+            begin = at
+            for part in item.parts() if isinstance(item, Streamed) else (item,):
+                at += _append(file, part)
+                wrote(part.nbytes)
+            shape, offsets = list(item.shape), [begin, at]
+            table[name] = {
+                "dtype": _NAMES[item.dtype], "shape": shape, "data_offsets": offsets
+            }  # fmt: skip
+        body = json.dumps(table, separators=(",", ":")).encode()
+        assert len(body) <= room, f"a header of {len(body)} bytes for {room}"
+        file.seek(0)
+        file.write(room.to_bytes(8, "little") + body.ljust(room))
     del table["__metadata__"]
     return list(table), at
 

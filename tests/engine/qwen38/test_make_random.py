@@ -260,9 +260,12 @@ def test_a_failure_on_the_way_leaves_nothing_behind(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Draws, "shard", broken)
-    with pytest.raises(StorageError):
-        process.make(random.wanted(), tmp_path / "model", lambda event: None)
+    folder = tmp_path / "model"
+    with pytest.raises(StorageError) as told:
+        process.make(random.wanted(), folder, lambda event: None)
 
+    assert f"The disk is full: {folder} cannot be written." == told.value.message
+    assert "Free space, or give a folder on another disk." == told.value.hint
     assert [] == os.listdir(tmp_path)
 
 
