@@ -31,11 +31,15 @@ class QuantisationMap:
     """The formats that a configuration claims; `layers` are those of the target."""
 
     def __init__(self, quantisation: Mapping[str, Any], layers: int) -> None:
+        if not isinstance(quantisation, Mapping):
+            raise ModelError(
+                f"The model's config has quantization_config = {quantisation!r}.", HINT
+            )
         listed = quantisation.get("quantized_layers") or {}
         if not isinstance(listed, Mapping):
             raise ModelError(f"The quantized_layers of the configuration are {listed!r}.", HINT)
         block = quantisation.get("weight_block_size")
-        if block is not None and list(block) != [FP8_TILE, FP8_TILE]:
+        if block is not None and block not in ([FP8_TILE] * 2, (FP8_TILE,) * 2):
             raise ModelError(f"The model has weight blocks of {block}, not of 128 by 128.", HINT)
         self._claims: dict[str, tuple[str, ...]] = {}
         for name, entry in listed.items():

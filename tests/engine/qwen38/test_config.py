@@ -133,6 +133,7 @@ ROPE = tiny.CONFIG["rope_parameters"]
         ({"hidden_size": True}, "hidden_size = True"),
         ({"hidden_size": -64}, "hidden_size = -64"),
         ({"rms_norm_eps": 0}, "rms_norm_eps = 0"),
+        ({"rope_parameters": {**ROPE, "rope_theta": math.inf}}, "rope_theta = inf"),
         ({"rope_parameters": {**ROPE, "rope_type": "yarn"}}, "'yarn'"),
         ({"rope_parameters": {**ROPE, "partial_rotary_factor": 1.5}}, "rotary dimensions 48"),
         ({"rope_parameters": []}, "partial_rotary_factor"),

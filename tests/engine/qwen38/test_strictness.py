@@ -160,6 +160,12 @@ def test_blocks_of_another_size_are_refused() -> None:
         Qwen38Tensors({}, tiny.config(quantization_config={"weight_block_size": [64, 64]}))
 
 
+@pytest.mark.parametrize("told", [3, "fp8", [1], {"weight_block_size": 128}])
+def test_a_quantisation_that_is_no_map_is_refused(told: Any) -> None:
+    with pytest.raises(ModelError, match=r"quantization_config = |weight blocks of 128"):
+        Qwen38Tensors({}, tiny.config(quantization_config=told))
+
+
 DTYPES = (torch.bfloat16, torch.float32, torch.uint8, torch.float8_e4m3fn, torch.int64,
           torch.float8_e8m0fnu, torch.uint32)  # fmt: skip
 SHAPES = ((), (1,), (0,), (3,), (32, 64), (64, 32), (2, 1), (16, 48), (1, 2, 3), (8, 64, 64))

@@ -6,6 +6,7 @@ these keys are those of another model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -220,7 +221,7 @@ def _whole(config: dict[str, Any], key: str, default: int | None = None, *, leas
 
 def _number(config: dict[str, Any], key: str) -> float:
     value = config.get(key)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelError(
             f"The model's config has {key} = {value!r}, not a positive number.", _REMEDY
         )
