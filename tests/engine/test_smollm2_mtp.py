@@ -225,7 +225,7 @@ def flatter(proposal: Proposal) -> Proposal:
 def test_a_drafter_that_misreports_its_law_does_not_pass_that_test(
     drafting: Desk, sampling: Sampling, change: Callable[[Proposal], Proposal]
 ) -> None:
-    count, table = 4_000, Table(drafting.engine, sampling)
+    count, table = 2_000, Table(drafting.engine, sampling)
     records = list(table.play(Misreporting(drafting.engine.drafter, change), count))  # type: ignore[arg-type]
 
     assert chi_square_p(table.first(records), count * table.expected()) < 1e-6

@@ -7,7 +7,7 @@ compared with it, element by element.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -36,11 +36,17 @@ class Path:
     states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     logits: dict[int, Tensor] = field(default_factory=dict)
     hidden: Tensor = field(default_factory=Tensor)
+    head_rows: list[dict[str, Tensor]] = field(default_factory=list)
 
     @property
     def answer(self) -> list[int]:
         """The greedy continuation."""
         return self.tokens[len(self.prompt) :]
+
+    def behind(self, count: int) -> Path:
+        """The same text as the answer to its first `count` tokens, which are prompt and answer."""
+        assert count >= len(self.prompt)
+        return replace(self, prompt=tuple(self.tokens[:count]))
 
 
 @functools.cache
@@ -112,10 +118,11 @@ def assert_target(target: Model, slot: int, along: Path, rows: int) -> None:
     assert_equal(held(target, slot, rows), along.states[rows])
 
 
-@functools.cache
-def _head_rows(head: ReferenceHead, prompt: tuple[int, ...], count: int) -> dict[str, Tensor]:
-    along = path(head.of, prompt, count)
-    return head(along.hidden, along.tokens[1:])[1]
+def _head_rows(head: ReferenceHead, along: Path) -> dict[str, Tensor]:
+    """The rows of the one head of the path's model, made once for all paths of this text."""
+    if not along.head_rows:
+        along.head_rows.append(head(along.hidden, along.tokens[1:])[1])
+    return along.head_rows[0]
 
 
 def assert_head(
@@ -124,7 +131,7 @@ def assert_head(
     """The head's state is that of teacher forcing over `rows` consumed tokens of the path."""
     cache, last = drafter.cache, rows - 1
     assert isinstance(cache, HeadRows)
-    truth = _head_rows(head, along.prompt, len(along.answer))
+    truth = _head_rows(head, along)
     expected = {
         "tail": along.hidden[rows - 1],
         "keys 0": truth["keys"][:, :last],

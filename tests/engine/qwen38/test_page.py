@@ -174,10 +174,10 @@ def test_a_seeded_text_by_match_is_the_same_at_every_width_with_its_head_and_wit
 ) -> None:
     of, law = kin.kin(), LawShape.of([sampling], 64)
 
-    def text(k: int, *, mtp: bool, seed: int, script: Script) -> tuple[list[int], int]:
+    def text(k: int, *, mtp: bool, script: Script) -> tuple[list[int], int]:
         made, _ = kin.bench(of, slots=1)
         drafter_of(made).script = script
-        made.open(0, [5, 6, 7, 9], sampling=sampling, seed=seed, budget=30, mtp=mtp)
+        made.open(0, [5, 6, 7, 9], sampling=sampling, seed=1, budget=30, mtp=mtp)
         said, accepted = list[int](), 0
         for width in itertools.cycle((k, k, max(k - 3, 0))):
             if int(made.pool.finish[0]) != RUNNING:
@@ -186,12 +186,11 @@ def test_a_seeded_text_by_match_is_the_same_at_every_width_with_its_head_and_wit
             said, accepted = said + list(lane.tokens), accepted + lane.accepted
         raise AssertionError
 
-    for seed in (1, 2):
-        plain, _ = text(0, mtp=False, seed=seed, script=no_copies)
-        played = [text(k, mtp=mtp, seed=seed, script=script) for k, mtp, script in CASES]
+    plain, _ = text(0, mtp=False, script=no_copies)
+    played = [text(k, mtp=mtp, script=script) for k, mtp, script in CASES]
 
-        assert all(plain == said for said, _ in played)
-        assert sum(accepted for _, accepted in played) > 20
+    assert all(plain == said for said, _ in played)
+    assert sum(accepted for _, accepted in played) > 20
 
 
 V, MANY = 12, 2500

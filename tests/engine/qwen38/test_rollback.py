@@ -118,10 +118,7 @@ def test_a_terminal_token_in_every_row_and_a_request_that_goes_on_behind_it(
         drafter_of(made).close(slot)
         text = own.tokens[: len(own.prompt) + done[slot]]
         made.open(slot, text, restored=len(text) - 1, budget=40)
-    again = [
-        path(of, tuple(own.tokens[: len(own.prompt) + done[s]]), ANSWER)
-        for s, own in enumerate(paths)
-    ]
+    again = [own.behind(len(own.prompt) + done[s]) for s, own in enumerate(paths)]
     drafter_of(made).script = luck(again, lambda slot, count: WIDE)
     counts = assert_next(made, again, [0] * 4, following, monkeypatch)
     assert [following] * 4 == counts
@@ -265,9 +262,7 @@ def test_a_snapshot_of_every_state_goes_on_in_another_slot(
         drafter_of(made).close(slot)
         text = swapped[slot].tokens[: rows[3 - slot] + 1]
         made.open(slot, text, restored=len(text) - 1, budget=40)
-    ahead = [
-        path(of, tuple(own.tokens[: rows[3 - s] + 1]), ANSWER) for s, own in enumerate(swapped)
-    ]
+    ahead = [own.behind(rows[3 - s] + 1) for s, own in enumerate(swapped)]
     drafter_of(made).script = luck(ahead, lambda slot, done: WIDE)
 
     assert [(shift + slot) % WIDE + 1 for slot in SLOTS] == done
