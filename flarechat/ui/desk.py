@@ -116,7 +116,7 @@ def info_text(screen: ChatScreen) -> str:
         return f"model    {bridge.settings.model} (not loaded)\nsession  {name}"
     return "\n".join(
         [
-            f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:.0f} M parameters)",
+            f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:,.1f} M parameters)",
             f"runs     {model.dtype} on {model.device}, context {model.context}",
             *([f"memory   {model.memory}"] if model.memory else []),
             f"digest   {model.fingerprint[:16]}, template {model.template_digest}",

@@ -97,7 +97,7 @@ async def test_show_prints_what_is_in_force_and_sends_nothing() -> None:
         await chat.say("/help")
         await chat.beat()
 
-        assert "scripted-1m (llama, 1 M parameters)" in chat.text
+        assert "scripted-1m (llama, 1.0 M parameters)" in chat.text
         assert "temperature                0.2  (model)" in chat.text
         assert "No system prompt is set." in chat.text
         assert "adaptive width up to 8" in chat.text
