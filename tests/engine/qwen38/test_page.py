@@ -129,25 +129,29 @@ def test_any_rounds_of_any_lanes_leave_the_states_of_plain_decoding(
 def test_a_chain_that_is_often_right_leaves_the_states_of_what_it_said(
     acceptance: str, lanes: tuple[int, ...]
 ) -> None:
-    of = kin.kin()
-    made, head = kin.bench(of)
+    of, law = kin.kin(), LawShape.of([WARM], 64)
     prompts = {slot: [t % 64 for t in TEXTS[slot]] for slot in lanes}
-    for slot in lanes:
-        by_match = acceptance == "match" or (acceptance == "mixed" and slot % 2 == 0)
-        made.open(slot, prompts[slot], sampling=WARM, seed=11 + slot, match=by_match)
-    said: dict[int, list[int]] = {slot: [] for slot in lanes}
-    accepted: list[int] = []
-    law = LawShape.of([WARM], 64)
-    for k in (7, 3, 5, 0, 7, 1, 7):
+
+    def played(along: dict[int, Path] | None = None) -> tuple[dict[int, list[int]], list[int]]:
+        """The texts and what was accepted, every round's states held to the texts of `along`."""
+        made, head = kin.bench(of)
         drafter_of(made).script = lambda slot, done, k: [done % 64] if done % 5 == 4 else []
-        for slot, lane in zip(
-            lanes, made.play(lanes, k, law=law, acceptance=acceptance), strict=True
-        ):
-            said[slot] += lane.tokens
-            accepted.append(lane.accepted)
         for slot in lanes:
-            tokens = (*prompts[slot], *said[slot])
-            assert_slot(made, head, slot, path(of, tokens, 0), len(tokens) - 1)
+            by_match = acceptance == "match" or (acceptance == "mixed" and slot % 2 == 0)
+            made.open(slot, prompts[slot], sampling=WARM, seed=11 + slot, match=by_match)
+        texts, accepted = {slot: list(prompts[slot]) for slot in lanes}, list[int]()
+        for k in (7, 3, 5, 0, 7, 1, 7):
+            records = made.play(lanes, k, law=law, acceptance=acceptance)
+            for slot, lane in zip(lanes, records, strict=True):
+                texts[slot] += lane.tokens
+                accepted.append(lane.accepted)
+                if along:
+                    assert along[slot].tokens[: len(texts[slot])] == texts[slot]
+                    assert_slot(made, head, slot, along[slot], len(texts[slot]) - 1)
+        return texts, accepted
+
+    texts, accepted = played()
+    played({slot: path(of, tuple(text), 0) for slot, text in texts.items()})
 
     assert len(set(accepted)) > 2
 
