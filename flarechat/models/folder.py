@@ -19,6 +19,8 @@ from flarechat.protocol import Sampling
 
 REMEDY = "Download the model again, or give another one with --model."
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_QWEN = {"temperature": 1.0, "top_k": 20, "top_p": 0.95}
+_FAMILY_SAMPLING = {"qwen4_exp": _QWEN, "qwen4_exp_text": _QWEN}
 _INDEX = "model.safetensors.index.json"
 _HEAD_RECORD, _MOST_HEADER_BYTES = b'"flarechat.mtp"', 8 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth")
@@ -92,12 +94,13 @@ def chat_template(source: Path) -> str:
 
 
 def recommended(source: Path) -> Sampling:
-    """The sampling in generation_config.json, as far as it gives any."""
+    """The sampling in generation_config.json, as far as it gives any, over its family's own."""
     path = source / "generation_config.json"
     found = read_json(path, optional=True)
     given = {key: found[key] for key in _SAMPLING if found.get(key) is not None}
+    family = str(read_json(source / "config.json", optional=True).get("model_type"))
     try:
-        return Sampling(**given)
+        return Sampling(**{**_FAMILY_SAMPLING.get(family, {}), **given})
     except (SettingsError, TypeError) as error:
         raise ModelError(
             f"{path} recommends a sampling that cannot be used: {error}", "Correct the file."
