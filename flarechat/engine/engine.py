@@ -179,8 +179,8 @@ class Engine:
             inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
             self.residents.forget(answer.slot)
             extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
-            absorb = self.drafter.always_absorbs or answer.request.speculation.learned
-            self.executor.prefill(lanes, inputs, Plan(end - start - 1, extent, absorb=absorb))
+            plan = Plan(end - start - 1, extent, absorb=self.player.absorbs([answer]))
+            self.executor.prefill(lanes, inputs, plan)
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
             self.player.unsettle()

@@ -80,8 +80,13 @@ class RoundPlayer:
             acceptance,
             max(a.request.logprobs for a in answers),
             choice.drafting,
-            self.drafter.always_absorbs or any(a.request.speculation.learned for a in answers),
+            self.absorbs(answers),
         )
+
+    def absorbs(self, answers: Sequence[Answer]) -> bool:
+        """Whether the drafter's own state is kept up in a pass over these answers."""
+        learned = any(answer.request.speculation.learned for answer in answers)
+        return learned or self.drafter.always_absorbs
 
     def _lanes(self, answers: Sequence[Answer]) -> Lanes:
         """Lanes for the answers, filled up to a lane count with slots that are not playing."""
