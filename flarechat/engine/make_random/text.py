@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flarechat.engine.text.tokenizer import added_token, bpe
+
 _CONTROL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
     "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>",
@@ -80,37 +82,12 @@ class Vocabulary:
 
         names = sorted(ByteLevel.alphabet())
         names += [f"Ġ{_word(n)}" for n in range(self.first_control - len(names))]
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        vocabulary = {name: number for number, name in enumerate(names)}
         added = [
-            {"id": number, "content": token, **plain, "special": token in _CONTROL}
+            added_token(number, token, special=token in _CONTROL)
             for token, number in self.control.items()
         ]
-        steps = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-        return json.dumps(
-            {
-                "version": "1.0",
-                "truncation": None,
-                "padding": None,
-                "added_tokens": added,
-                "normalizer": {"type": "NFC"},
-                "pre_tokenizer": {"type": "ByteLevel", **steps},
-                "post_processor": None,
-                "decoder": {"type": "ByteLevel", **steps},
-                "model": {
-                    "type": "BPE",
-                    "dropout": None,
-                    "unk_token": None,
-                    "continuing_subword_prefix": None,
-                    "end_of_word_suffix": None,
-                    "fuse_unk": False,
-                    "byte_fallback": False,
-                    "ignore_merges": False,
-                    "vocab": {name: number for number, name in enumerate(names)},
-                    "merges": [],
-                },
-            },
-            ensure_ascii=False,
-        )
+        return json.dumps(bpe(vocabulary, [], added, "qwen2"), ensure_ascii=False)
 
     def tokenizer_config(self, context: int) -> dict[str, Any]:
         """tokenizer_config.json."""

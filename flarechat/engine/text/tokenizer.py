@@ -68,21 +68,23 @@ def json_from_gguf(metadata: Mapping[str, Any], source: Path) -> str:
         if len(pair) != 2 or not vocabulary.keys() >= {*pair, "".join(pair)}:
             raise ModelError(f"{source} merges {' '.join(pair)!r}, no tokens it has.", _REMEDY)
     added = [
-        _added(number, token, special=kind == _CONTROL)
+        added_token(number, token, special=kind == _CONTROL)
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind in (_CONTROL, _USER_DEFINED)
     ]
-    return json.dumps(_bpe(vocabulary, pairs, added, pre), ensure_ascii=False)
+    return json.dumps(bpe(vocabulary, pairs, added, pre), ensure_ascii=False)
 
 
-def _added(number: int, token: str, *, special: bool) -> dict[str, Any]:
+def added_token(number: int, token: str, *, special: bool) -> dict[str, Any]:
+    """One of a tokenizer.json's added tokens."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": token, **plain, "special": special}
 
 
-def _bpe(
+def bpe(
     vocabulary: dict[str, int], merges: list[list[str]], added: list[dict[str, Any]], pre: str
 ) -> dict[str, Any]:
+    """The content of a byte-level tokenizer.json whose text is split by the rule `pre`."""
     return {
         "version": "1.0",
         "truncation": None,
