@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The runs behind the shipped head, stage by stage, over all GPUs of one machine.
+# The runs behind the shipped head and docs/mtp.md, stage by stage, over all GPUs of one machine.
 #   full_run.sh MODEL.gguf WORK generate|trials|final
 # WORK keeps conversations, runs and logs; every stage can be repeated and goes on where it stopped.
 set -uo pipefail
@@ -16,32 +16,40 @@ generate() {
   for ((g = 0; g < gpus; g++)); do
     on_gpu $g generate --model "$model" --data "$work/data" --shards "${SHARDS:-40}" \
       --batch "${BATCH:-4096}" --length "${LENGTH:-512}" --worker $g --workers "$gpus" \
-      --seconds "${SECONDS_TO_GENERATE:-180}" &
+      --seconds "${SECONDS_TO_GENERATE:-190}" &
   done
   wait
 }
 
-# name, then flags of `train` that differ from the defaults
+# Each line: name, tokens seen, held-out texts, flags of `train` that differ from the defaults.
+# Runs are compared with those of as many tokens and texts.
+three="--taps 10,20,30" five="--taps 6,12,18,24,30" fast="--rate 6e-3 --steps 5"
 trials=(
-  "base"
-  "taps --taps 10,20,30"
-  "steps5 --steps 5"
-  "overlap --loss soft+overlap"
-  "heat07 --heat 0.7"
-  "layers2 --layers 2 --inner 960"
-  "rate2e3 --rate 2e-3"
-  "wide --inner 2304"
-  "hard --loss hard"
-  "whole --vocabulary 0 --batch 32"
-  "vocab16k --vocabulary 16384"
+  "base 12000000 320"
+  "taps 12000000 320 $three"
+  "steps5 12000000 320 --steps 5"
+  "overlap 12000000 320 --loss soft+overlap"
+  "taps5 10000000 200 $five"
+  "taps_layers2 10000000 200 $three --layers 2 --inner 960"
+  "taps_rate3 10000000 200 $three --rate 3e-3"
+  "taps_overlap 10000000 200 $three --loss soft+overlap"
+  "taps_steps4 10000000 200 $three --rate 2e-3 --steps 4"
+  "r6 9000000 150 $three $fast"
+  "t5r6 9000000 150 $five $fast"
+  "r10 9000000 150 $three --rate 1.2e-2 --steps 5"
+  "o6 9000000 150 $three $fast --loss soft+overlap"
+  "hard6 9000000 150 $three $fast --loss hard"
+  "layers2r6 9000000 150 $three $fast --layers 2 --inner 960"
+  "steps7r6 9000000 150 $three --rate 6e-3"
+  "whole6 9000000 150 $three $fast --vocabulary 0"
 )
 
 trial() {
-  local gpu=$1 name=$2; shift 2
+  local gpu=$1 name=$2 tokens=$3 texts=$4; shift 4
   on_gpu "$gpu" train --model "$model" --data "$work/data" --head "$work/$name" \
-    --tokens "${TRIAL_TOKENS:-12000000}" "$@" >"$work/$name.log" 2>&1 &&
+    --tokens "${TRIAL_TOKENS:-$tokens}" "$@" >"$work/$name.log" 2>&1 &&
   on_gpu "$gpu" evaluate --model "$model" --data "$work/heldout" --head "$work/$name" \
-    --texts "${TEXTS:-320}" >>"$work/$name.log" 2>&1
+    --texts "$texts" >>"$work/$name.log" 2>&1
   echo "== $name: $*"; tail -n 7 "$work/$name.log"
 }
 
@@ -55,7 +63,7 @@ run_trials() {
 final() {
   torchrun=("$python" -m torch.distributed.run --standalone --nproc-per-node "$gpus")
   "${torchrun[@]}" -m training train --model "$model" --data "$work/data" --head "$work/final" \
-    --tokens "${FINAL_TOKENS:-200000000}" ${FINAL_FLAGS:-} || return 1
+    --tokens "${FINAL_TOKENS:-220000000}" --batch "${FINAL_BATCH:-48}" $five $fast || return 1
   on_gpu 0 evaluate --model "$model" --data "$work/heldout" --head "$work/final" --texts 640 &&
   on_gpu 0 export --model "$model" --head "$work/final" --out "$work/smollm2-135m-mtp.safetensors"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,4 @@ def load(source: Path, *, rows: int) -> Loaded:
 
 def local_rank() -> int:
     """The worker's number on this machine under torchrun, else 0."""
-    import os
-
     return int(os.environ.get("LOCAL_RANK", "0"))
