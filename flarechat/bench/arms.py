@@ -21,7 +21,7 @@ BASELINE = "off"
 FIXED = tuple(f"fixed-{count}" for count in range(1, MAX_DRAFT_TOKENS + 1))
 NAMES = (BASELINE, *FIXED, "adaptive", "adaptive+history")
 GROUPS = {"fixed": FIXED, "all": NAMES}
-DEFAULT = "off,fixed-3,adaptive,adaptive+history"
+DEFAULT = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

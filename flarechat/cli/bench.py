@@ -25,7 +25,7 @@ def bench(
             "head drafts so many), adaptive (the controller chooses), adaptive+history (and "
             "copies). `fixed` is all seven, `all` all ten.",
         ),
-    ] = "off,fixed-3,adaptive,adaptive+history",
+    ] = "all",
     workload: Annotated[
         str,
         typer.Option(

@@ -9,6 +9,7 @@ from flarechat.errors import FlarechatError
 from flarechat.protocol import Event, ModelInfo, Request, Speculation
 from tests.fakes import MODEL, Play, ScriptedEngine, words
 
+FEW = "off,fixed-3,adaptive,adaptive+history"
 TEXT = "one two three four"
 PLAIN = words(TEXT)
 COPIED = (Play(("one ", "two ", "three "), width=3, source="history", ms=15.0), Play(("four",)))

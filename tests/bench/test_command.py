@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from flarechat.bench.arms import DEFAULT
 from flarechat.bench.command import run_bench
 from flarechat.bench.ui_tax import UiTax
 from flarechat.config import Settings
 from flarechat.errors import EngineError, ModelError, SettingsError, StorageError
 from flarechat.protocol import ErrorInfo, Event, Failed
-from tests.bench.bench_doors import ArmEngine, Doors
+from tests.bench.bench_doors import FEW, ArmEngine, Doors
 from tests.fakes import BARE
 
 
 def bench(doors: Any = None, **changed: Any) -> int:
     options: dict[str, Any] = {
-        "arms": DEFAULT,
+        "arms": FEW,
         "workload": "chat,letter",
         "json_path": None,
         "replay": None,

@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from flarechat.bench.arms import DEFAULT, parse_arms
+from flarechat.bench.arms import parse_arms
 from flarechat.bench.runner import WARM_UP, Measured, measure, pass_order
 from flarechat.bench.workloads import load_workloads
 from flarechat.config import Settings
 from flarechat.errors import ModelError
 from flarechat.protocol import Request
-from tests.bench.bench_doors import Doors
+from tests.bench.bench_doors import FEW, Doors
 from tests.fakes import BARE
 
 SETTINGS = Settings(seed=40, temperature=0.5)
-ARMS = parse_arms(DEFAULT, SETTINGS.speculation())
+ARMS = parse_arms(FEW, SETTINGS.speculation())
 WORKLOADS = load_workloads("chat,code")
 
 

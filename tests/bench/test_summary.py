@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from flarechat.bench.arms import DEFAULT, parse_arms
+from flarechat.bench.arms import parse_arms
 from flarechat.bench.report import remarks
 from flarechat.bench.runner import Measured, measure
 from flarechat.bench.samples import Sample
 from flarechat.bench.summary import Row, arms_of, rows_of
 from flarechat.bench.workloads import load_workloads
 from flarechat.config import Settings
-from tests.bench.bench_doors import TEXT, Doors
+from tests.bench.bench_doors import FEW, TEXT, Doors
 
 SETTINGS = Settings(seed=1)
-ARMS = parse_arms(DEFAULT, SETTINGS.speculation())
+ARMS = parse_arms(FEW, SETTINGS.speculation())
 WORKLOADS = load_workloads("chat,repeat")
 
 
