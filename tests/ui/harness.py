@@ -9,6 +9,7 @@ import asyncio
 import functools
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,17 @@ def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+async def answered(app: FlarechatApp, pilot: Pilot[None], text: str, patience: float) -> None:
+    """Type a message into a chat over a real engine and wait, seconds at most, for its answer."""
+    app.chat.prompt.burst_gap = 0.0
+    await pilot.press(*text, "enter")
+    end = time.monotonic() + patience
+    while app.bridge.busy or app.bridge.model is None:
+        assert time.monotonic() < end, app.bridge.state
+        assert app.bridge.state != "ERROR", app.bridge.error
+        await pilot.pause(0.1)
 
 
 class Clock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from flarechat.config import Settings
 from flarechat.launch import open_engine
 from flarechat.ui.app import FlarechatApp
 from flarechat.ui.opening import LateEngine
-from tests.ui.harness import played
+from tests.ui.harness import answered, played
 
 PATIENCE_S = 120
 
@@ -24,13 +23,7 @@ def test_a_question_typed_into_the_chat_is_answered_by_the_real_model(smollm2: P
     async def run() -> None:
         app = FlarechatApp(settings, engine)
         async with app.run_test(size=(120, 36)) as pilot:
-            app.chat.prompt.burst_gap = 0.0
-            await pilot.press(*"What is the capital of France?", "enter")
-            end = time.monotonic() + PATIENCE_S
-            while app.bridge.busy or app.bridge.model is None:
-                assert time.monotonic() < end, app.bridge.state
-                assert app.bridge.state != "ERROR", app.bridge.error
-                await pilot.pause(0.1)
+            await answered(app, pilot, "What is the capital of France?", PATIENCE_S)
             turn = app.bridge.conversation.turns[-1]
 
             assert "Paris" in turn.text

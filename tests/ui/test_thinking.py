@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 
 import pytest
@@ -15,7 +14,7 @@ from flarechat.ui.app import FlarechatApp
 from flarechat.ui.opening import LateEngine
 from tests.engine.qwen38 import random
 from tests.fakes import Play, ScriptedEngine
-from tests.ui.harness import chatting, played
+from tests.ui.harness import answered, chatting, played
 
 PATIENCE_S = 60
 THOUGHT = tuple(Play((f"step {n}\n",), channel="thinking") for n in range(9))
@@ -81,13 +80,7 @@ def test_a_random_model_chats_on_the_screen_packed_or_not(form: str) -> None:
     async def run(mtp: bool) -> None:
         app = FlarechatApp(settings, engine)
         async with app.run_test(size=(120, 36)) as pilot:
-            app.chat.prompt.burst_gap = 0.0
-            await pilot.press(*"abcdefg", "enter")
-            end = time.monotonic() + PATIENCE_S
-            while app.bridge.busy or app.bridge.model is None:
-                assert time.monotonic() < end, app.bridge.state
-                assert app.bridge.state != "ERROR", app.bridge.error
-                await pilot.pause(0.1)
+            await answered(app, pilot, "abcdefg", PATIENCE_S)
             turn, model = app.bridge.conversation.turns[-1], app.bridge.model
             offered = app.bridge.conversation.totals.summary().by_source
             assert turn.finished is not None
