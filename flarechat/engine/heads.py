@@ -14,7 +14,7 @@ import torch
 from flarechat.engine.memory import admit
 from flarechat.engine.weights.checkpoint import Checkpoint, SafetensorsFiles
 from flarechat.errors import ModelError
-from flarechat.models.sidecars import Sidecar, candidates, refusal
+from flarechat.models.sidecars import Sidecar, candidates, refusal, refusal_for
 from flarechat.protocol import Boot, MtpInfo
 
 Tell = Callable[[str], None]
@@ -86,8 +86,7 @@ def _first_that_loads(
                 target, sidecar.record, tensors, dtype=setup.dtype, device=setup.device
             )
         except ModelError as error:
-            why = error.message[:1].lower() + error.message[1:].removesuffix(".")
-            tell(refusal(sidecar.path, why).message)
+            tell(refusal_for(sidecar.path, error).message)
             continue
         info = _describe(sidecar, target.args.vocab_size)
         return LoadedHead(head=head, info=info, priced=own)

@@ -95,6 +95,11 @@ def refusal(path: Path, why: str) -> ModelError:
     return ModelError(f"The MTP file {path} is not used: {why}.", "The chat goes on without it.")
 
 
+def refusal_for(path: Path, error: ModelError) -> ModelError:
+    """The same, in the words of the error that came of the file."""
+    return refusal(path, error.message[:1].lower() + error.message[1:].removesuffix("."))
+
+
 def _places(model: Path, explicit: Path | None) -> Iterator[tuple[Path, bool]]:
     """Files to look at, and whether the user asked for this very one."""
     if explicit is not None:

@@ -26,7 +26,7 @@ from flarechat.engine.state.hidden import TailState
 from flarechat.engine.weights.checkpoint import SafetensorsFiles, open_safetensors
 from flarechat.engine.weights.qwen38 import Qwen38Tensors, open_sidecar
 from flarechat.errors import ModelError
-from flarechat.models.sidecars import RECORD_KEY, Sidecar, candidates, refusal
+from flarechat.models.sidecars import RECORD_KEY, Sidecar, candidates, refusal_for
 
 SHARES = "index_share_for_mtp_iteration"
 _HINT = "The chat goes on without MTP drafts; give another file with --mtp-file."
@@ -64,7 +64,7 @@ def find_heads(
         try:
             yield _described(args, asked, open_sidecar(asked, config))
         except ModelError as error:
-            refused(refusal(asked, _inner(error)).message)
+            refused(refusal_for(asked, error).message)
         asked = None
     elif asked is not None:
         yield from _recorded(args, model, asked, fingerprint, refused)
@@ -110,10 +110,6 @@ def _described(
         **(record or {}),
     }
     return Sidecar(path=path, record=told, tensors=head_shapes(args)), named
-
-
-def _inner(error: ModelError) -> str:
-    return error.message[:1].lower() + error.message[1:].removesuffix(".")
 
 
 def price_head(
