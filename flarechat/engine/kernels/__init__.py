@@ -1,17 +1,44 @@
 """Kernels of our own, in Triton; every one has a reference in plain torch, which tests hold it to.
 
-The modules here are imported only where `available` says so.
+Owns the choice between the two. The modules here are imported only where `fused` or `available`
+says so, and know nothing of what the engine builds on them.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Said out loud, as the default differs between versions of Triton.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
+_interpreted = False
 
+
+@functools.cache
 def available() -> bool:
     """Whether Triton is installed."""
     return find_spec("triton") is not None
+
+
+def fused(x: Tensor) -> bool:
+    """Whether work on `x` goes to a kernel: on a GPU, or where `interpreted` asks for it."""
+    return (x.is_cuda or _interpreted) and available()
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Send work on the CPU's tensors to the kernels too, for which Triton must be interpreting."""
+    global _interpreted
+    before, _interpreted = _interpreted, True
+    try:
+        yield
+    finally:
+        _interpreted = before

@@ -64,7 +64,7 @@ class PackedExperts:
         self.gate_up, self.down = gate_up, down
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        if x.device.type == "cuda" and kernels.available():
+        if kernels.fused(x):
             from flarechat.engine.kernels.experts import packed_experts
 
             return packed_experts(x, ids, weights, self.gate_up, self.down)
