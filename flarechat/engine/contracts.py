@@ -109,6 +109,9 @@ class Drafter(Protocol):
     def stage(self, slot: int, limit: int) -> Offer:
         """Host, before a round: get up to `limit` drafts ready and say what they are."""
 
+    def awaits(self, slot: int) -> bool:
+        """Host: whether what it would stage depends on tokens of a round that is still under way."""
+
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """Page: up to K drafts a lane, with the law that drew them."""
 
@@ -122,6 +125,9 @@ class Drafter(Protocol):
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """Host: the request of `slot` ended; its look-ups of history and of its own context."""
+
+    def copied(self, source: int, target: int) -> None:
+        """Host: the states of slot `source` were copied to slot `target`, which opens next."""
 
     def states(self) -> Sequence[State]:
         """The states it owns."""

@@ -55,6 +55,15 @@ class SlotPool:
         self.counts = torch.zeros(slots, vocabulary, dtype=torch.int32, device=device)
         self.prompt_seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=device)
         self.finish.fill_(IDLE)
+        self._indexes: dict[tuple[int, ...], Tensor] = {}
+
+    def index(self, slots: tuple[int, ...]) -> Tensor:
+        """int64 [B]: the slots' numbers on the device, made once for each choice of slots."""
+        made = self._indexes.get(slots)
+        if made is None:
+            made = torch.tensor(slots, dtype=torch.int64, device=self.device)
+            self._indexes[slots] = made
+        return made
 
     def open(
         self,
@@ -122,7 +131,7 @@ class Lanes:
 
     def __init__(self, pool: SlotPool, slots: Sequence[int], *, prefilling: bool = False) -> None:
         self.pool, self.slots, self.prefilling = pool, tuple(slots), prefilling
-        self.index = torch.tensor(self.slots, dtype=torch.int64, device=pool.device)
+        self.index = pool.index(self.slots)
 
     def for_prefill(self) -> Lanes:
         """The same slots, prefilling."""

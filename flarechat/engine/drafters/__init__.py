@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from flarechat.engine.contracts import Drafter
     from flarechat.engine.drafters.blended import LearnedDrafter
+    from flarechat.engine.staging import Staging
 
 DRAFTERS = {
     "none": ("flarechat.engine.drafters.none", "NoDrafter"),
@@ -17,10 +18,13 @@ DRAFTERS = {
 }
 
 
-def make_drafter(name: str, slots: int, device: torch.device) -> Drafter:
-    """The drafter called `name` for S slots."""
+def make_drafter(
+    name: str, slots: int, device: torch.device, staging: Staging | None = None
+) -> Drafter:
+    """The drafter called `name` for S slots. What it stages goes to `staging`, or on the CPU to
+    a block of its own."""
     module, cls = DRAFTERS[name]
-    drafter: Drafter = getattr(import_module(module), cls)(slots, device)
+    drafter: Drafter = getattr(import_module(module), cls)(slots, device, staging=staging)
     return drafter
 
 

@@ -54,6 +54,10 @@ class BlendedDrafter:
         depth = self.learned.stage(slot, limit).learned
         return replace(self.copies.stage(slot, limit), learned=depth)
 
+    def awaits(self, slot: int) -> bool:
+        """If either does."""
+        return self.copies.awaits(slot) or self.learned.awaits(slot)
+
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """What the plan's way of drafting asks for."""
         if plan.drafting == "copies":
@@ -80,6 +84,11 @@ class BlendedDrafter:
         """Both end; the look-ups are the copies'."""
         self.learned.close(slot)
         return self.copies.close(slot)
+
+    def copied(self, source: int, target: int) -> None:
+        """Both are told."""
+        for drafter in (self.copies, self.learned):
+            drafter.copied(source, target)
 
     def states(self) -> Sequence[State]:
         """The states of both."""

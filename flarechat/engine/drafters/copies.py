@@ -1,8 +1,8 @@
 """The copy drafter: what followed the last tokens before is offered again, as point masses.
 
-Owns the staged drafts of every slot (fixed tensors the page reads) and asks its sources, the
-request's own context and the shared history, before each round. The longer key wins, context
-before history at equal length.
+Owns the staged drafts of every slot (columns of the staging block, which the page reads) and asks
+its sources, the request's own context and the shared history, before each round. The longer key
+wins, context before history at equal length.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
 from flarechat.engine.drafters.context import ContextSource
 from flarechat.engine.drafters.history import HistorySource
 from flarechat.engine.drafters.index import KEY_LENGTHS, MAX_COPY, Copy
 from flarechat.engine.offer import Offer
 from flarechat.engine.proposal import Proposal
+from flarechat.engine.staging import Staging
 from flarechat.protocol import HistoryTotals
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from flarechat.engine.contracts import State
     from flarechat.engine.plan import Plan
     from flarechat.engine.slot import Lanes
@@ -65,11 +66,14 @@ class CopyDrafter:
     always_absorbs = False
 
     def __init__(
-        self, slots: int, device: torch.device, sources: Sequence[CopySource] | None = None
-    ) -> None:
+        self, slots: int, device: torch.device, sources: Sequence[CopySource] | None = None,
+        staging: Staging | None = None,
+    ) -> None:  # fmt: skip
         self.sources = tuple(sources or (ContextSource(), HistorySource()))
-        self.tokens = torch.zeros(slots, MAX_COPY, dtype=torch.int64, device=device)
-        self.offered = torch.zeros(slots, dtype=torch.int64, device=device)
+        staging = staging or Staging(slots, device)
+        self._tokens, self.tokens = staging.columns(MAX_COPY)
+        self._offered, offered = staging.columns(1)
+        self.offered = offered[:, 0]
         self._looking: dict[int, _Looking] = {}
 
     def open(
@@ -91,13 +95,21 @@ class CopyDrafter:
         if looking is not None and limit > 0:
             best = self._best(slot, looking, limit)
         if best is None:
-            self.offered[slot] = 0
+            self._offered[slot] = 0
             return Offer()
         name, copy = best
         count = len(copy.tokens)
-        self.tokens[slot, :count] = torch.tensor(copy.tokens)
-        self.offered[slot] = count
+        self._tokens[slot, :count] = copy.tokens
+        self._offered[slot] = count
         return Offer(name, count, copy.match_length, copy.stream)
+
+    def awaits(self, slot: int) -> bool:
+        """Whether a copy is there to be offered: what is read next decides how it goes on."""
+        looking = self._looking.get(slot)
+        if looking is None:
+            return False
+        suffix = tuple(looking.suffix)
+        return any(source.find(slot, suffix, 1) is not None for source in self.sources)
 
     def _best(self, slot: int, looking: _Looking, limit: int) -> tuple[str, Copy] | None:
         best: tuple[str, Copy] | None = None
@@ -136,13 +148,16 @@ class CopyDrafter:
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """The request ended: its look-ups of the history and of its own context."""
-        self.offered[slot] = 0
+        self._offered[slot] = 0
         looking = self._looking.pop(slot, None)
         if looking is None:
             return HistoryTotals(), HistoryTotals()
         for source in self.sources:
             source.close(slot)
         return looking.totals("history"), looking.totals("context")
+
+    def copied(self, source: int, target: int) -> None:
+        """Copies are found by tokens, which `open` is told."""
 
     def states(self) -> Sequence[State]:
         """Staged drafts are not state: nothing has to survive a round."""

@@ -24,6 +24,7 @@ from flarechat.engine.plan import extent_for
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.sampling import TargetLaw, target_law
 from flarechat.engine.slot import SCRATCH_ROWS
+from flarechat.engine.staging import Staging
 from flarechat.protocol import MAX_DRAFT_TOKENS, HistoryTotals
 
 if TYPE_CHECKING:
@@ -42,10 +43,14 @@ class MtpDrafter:
     `_begun` says of each slot that may draft whether it has a hidden row to start from.
     """
 
-    def __init__(self, head: DraftHead, slots: int, context: int, device: torch.device) -> None:
+    def __init__(
+        self, head: DraftHead, slots: int, context: int, device: torch.device,
+        staging: Staging | None = None,
+    ) -> None:  # fmt: skip
         self.head, self.context, self.device = head, context, device
         self.cache, self.hidden = head.cache(slots, context)
-        self.depth = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._depth, depth = (staging or Staging(slots, device)).columns(1)
+        self.depth = depth[:, 0]
         self.ready = [0] * slots
         self._begun: dict[int, bool] = {}
 
@@ -83,8 +88,12 @@ class MtpDrafter:
     def stage(self, slot: int, limit: int) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
         learned = min(limit, MAX_DRAFT_TOKENS) if self._begun.get(slot) else 0
-        self.depth[slot] = learned
+        self._depth[slot] = learned
         return Offer(learned=learned)
+
+    def awaits(self, slot: int) -> bool:
+        """The chain begins where the last round left the device."""
+        return False
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Validated output; the page has absorbed it."""
@@ -93,9 +102,13 @@ class MtpDrafter:
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """The request ended; no look-ups were made."""
-        self.depth[slot] = 0
+        self._depth[slot] = 0
         self._begun.pop(slot, None)
         return HistoryTotals(), HistoryTotals()
+
+    def copied(self, source: int, target: int) -> None:
+        """The draft rows came along: as many as could be relied on."""
+        self.ready[target] = self.ready[source]
 
     def states(self) -> Sequence[State]:
         """The draft rows and the hidden rows."""

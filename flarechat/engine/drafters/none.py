@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flarechat.engine.contracts import State
     from flarechat.engine.plan import Plan
     from flarechat.engine.slot import Lanes
+    from flarechat.engine.staging import Staging
 
 
 class NoDrafter:
@@ -23,7 +24,7 @@ class NoDrafter:
 
     always_absorbs = False
 
-    def __init__(self, slots: int, device: torch.device) -> None:
+    def __init__(self, slots: int, device: torch.device, *, staging: Staging | None = None) -> None:
         """Takes what every drafter takes and needs none of it."""
 
     def open(
@@ -35,6 +36,10 @@ class NoDrafter:
     def stage(self, slot: int, limit: int) -> Offer:
         """Never has a draft."""
         return Offer()
+
+    def awaits(self, slot: int) -> bool:
+        """Nothing depends on what is read next."""
+        return False
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """K = 0 drafts."""
@@ -51,6 +56,9 @@ class NoDrafter:
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """No look-ups were made."""
         return HistoryTotals(), HistoryTotals()
+
+    def copied(self, source: int, target: int) -> None:
+        """It keeps nothing of a slot."""
 
     def states(self) -> Sequence[State]:
         """None."""
