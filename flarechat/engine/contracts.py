@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flarechat.engine.plan import Plan
     from flarechat.engine.proposal import Proposal
     from flarechat.engine.slot import Lanes
+    from flarechat.engine.window import Window
     from flarechat.protocol import HistoryTotals
 
 
@@ -146,19 +147,19 @@ class DraftHead(Protocol):
         """What the target exports, [B, W, F], to the hidden rows it starts from, [B, W, D]."""
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, cache: Any, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
+        self, hidden: Tensor, tokens: Tensor, cache: Any, window: Window, extent: int,
+        chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Pairs of hidden [B, W, D] and the next tokens int64 [B, W] to outputs [B, W, D].
 
-        What it keeps of them goes to `rows` [B, W] of `cache`; each sees the rows up to its
-        position [B, W]. The steps of one chain of drafts share the dict `chain`, empty at first.
+        What it keeps of them goes to the window's rows of `cache`; each sees the rows up to its
+        position, of the first `extent`. The steps of one chain of drafts share the dict `chain`,
+        empty at first.
         """
 
     def write(
-        self, hidden: Tensor, tokens: Tensor, cache: Any, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int,
-    ) -> None:  # fmt: skip
+        self, hidden: Tensor, tokens: Tensor, cache: Any, window: Window, extent: int
+    ) -> None:
         """Keep of these pairs what `forward` keeps; nobody asks for their outputs."""
 
     def logits(self, output: Tensor) -> Tensor:

@@ -23,14 +23,14 @@ from flarechat.engine.offer import Offer
 from flarechat.engine.plan import extent_for
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.sampling import TargetLaw, target_law
-from flarechat.engine.slot import SCRATCH_ROWS
+from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.staging import Staging
+from flarechat.engine.window import Window
 from flarechat.protocol import MAX_DRAFT_TOKENS, HistoryTotals
 
 if TYPE_CHECKING:
     from flarechat.engine.contracts import DraftHead, State
     from flarechat.engine.plan import Plan
-    from flarechat.engine.slot import Lanes
 
 _CATCH_UP = 256
 
@@ -52,6 +52,8 @@ class MtpDrafter:
         self._depth, depth = (staging or Staging(slots, device)).columns(1)
         self.depth = depth[:, 0]
         self.ready = [0] * slots
+        # Counters of its own, which say where rows stand that are caught up with.
+        self._caught_up = SlotPool(slots, context, 1, device)
         self._begun: dict[int, bool] = {}
 
     @property
@@ -80,10 +82,11 @@ class MtpDrafter:
         for start in range(self.ready[slot], rows, _CATCH_UP):
             end = min(start + _CATCH_UP, rows)
             tokens = torch.tensor([prompt[start + 1 : end + 1]], device=self.device)
-            at = torch.arange(start, end, device=self.device)[None]
+            self._caught_up.consumed[slot] = start
+            window = Window(Lanes(self._caught_up, (slot,), prefilling=True), end - start)
             extent = extent_for(end, self.context + SCRATCH_ROWS)
             hidden = self.hidden.rows[slot, start:end][None]
-            self.head.write(hidden, tokens, self.cache, (slot,), at, at, extent)
+            self.head.write(hidden, tokens, self.cache, window, extent)
 
     def stage(self, slot: int, limit: int) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
@@ -157,20 +160,12 @@ class MtpDrafter:
         chain: dict[str, Tensor],
     ) -> Tensor:  # fmt: skip
         """The head's output [B, 1, D] at the pair that draft `step` is guessed from."""
-        rows, positions = self._places(lanes, 1, step - 1)
-        return self.head.forward(
-            hidden, token, self.cache, lanes.slots, rows, positions, plan.extent, chain
-        )
+        window = Window(lanes, 1, step - 1)
+        return self.head.forward(hidden, token, self.cache, window, plan.extent, chain)
 
     def _write(self, lanes: Lanes, hidden: Tensor, tokens: Tensor, plan: Plan) -> None:
         """The rows of W pairs, of which the first has the pending token."""
-        rows, positions = self._places(lanes, plan.width, -1)
-        self.head.write(hidden, tokens, self.cache, lanes.slots, rows, positions, plan.extent)
-
-    def _places(self, lanes: Lanes, width: int, shift: int) -> tuple[Tensor, Tensor]:
-        """Rows and positions [B, W] of pairs whose tokens stand `shift` + 1 past the pending one
-        and on."""
-        return lanes.cache_rows(width, shift), lanes.positions(width, shift).clamp_min(0)
+        self.head.write(hidden, tokens, self.cache, Window(lanes, plan.width, -1), plan.extent)
 
     def _law(self, lanes: Lanes, output: Tensor, drafts: Tensor, plan: Plan) -> TargetLaw:
         """The request's own law over the head's logits, after `drafts`."""

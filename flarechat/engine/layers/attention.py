@@ -1,12 +1,11 @@
 """Grouped-query attention of a few new rows over a slot's cache.
 
-Owns the arithmetic of one attention block over lanes. The cache says where rows live; the mask
-says which of them a row may see.
+Owns the arithmetic of one attention block over lanes. The cache says where rows live; the window
+says where new ones go and which a row may see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,54 +13,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flarechat.engine.layers.linear import Linear
-from flarechat.engine.layers.rope import rotate
+from flarechat.engine.layers.rope import Rope, rotate
 
 if TYPE_CHECKING:
     from flarechat.engine.state.kv import KVState
-
-
-def causal_mask(positions: Tensor, extent: int, group: int) -> Tensor:
-    """bool [B, group * T, extent]: row t of a lane sees cache rows up to its own position.
-
-    The T rows stand once for each of the `group` query heads that share a kv head.
-    """
-    seen = torch.arange(extent, device=positions.device) <= positions[..., None]
-    return seen.repeat(1, group, 1)
+    from flarechat.engine.window import Window
 
 
 class Attention:
     """q, k and v are one product (queries first); `heads` query heads share `kv_heads`."""
 
-    def __init__(self, qkv: Linear, out: Linear, heads: int, kv_heads: int, head_dim: int) -> None:
-        self.qkv, self.out = qkv, out
+    def __init__(
+        self, qkv: Linear, out: Linear, rope: Rope, heads: int, kv_heads: int, head_dim: int
+    ) -> None:
+        self.qkv, self.out, self.rope = qkv, out, rope
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
 
     def __call__(
-        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
-        mask: Tensor, angles: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
-        """x [B, T, D_model] of B slots → the same shape.
-
-        rows [B, T] are those to write, mask and angles those of `causal_mask` and `Rope.at`.
-        """
-        q = rotate(self.write(x, cache, layer, slots, rows, angles), *angles)
-        extent = mask.shape[-1]
+        self, x: Tensor, cache: KVState, layer: int, window: Window, extent: int
+    ) -> Tensor:
+        """x [B, W, D_model] of the window's rows → the same shape; they see `extent` cache rows."""
+        q = rotate(self.write(x, cache, layer, window), *window.angles(self.rope))
+        mask = window.mask(extent, self.heads // self.kv_heads)
         seen = [
             attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
-            for lane, slot in enumerate(slots)
+            for lane, slot in enumerate(window.lanes.slots)
         ]
         return self.out(torch.stack(seen))
 
-    def write(
-        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
-        angles: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
-        """Put the keys and values of x into their rows; returns its queries [B, heads, T, D]."""
-        batch, length, _ = x.shape
+    def write(self, x: Tensor, cache: KVState, layer: int, window: Window) -> Tensor:
+        """Put the keys and values of x into their rows; returns its queries [B, heads, W, D]."""
+        batch, width, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
-        qkv = self.qkv(x).view(batch, length, sum(split), self.head_dim).transpose(1, 2)
+        qkv = self.qkv(x).view(batch, width, sum(split), self.head_dim).transpose(1, 2)
         q, k, v = torch.split(qkv, split, dim=1)
-        cache.write(layer, slots, rows, rotate(k, *angles), v)
+        keys = rotate(k, *window.angles(self.rope))
+        cache.write(layer, window.lanes.slots, window.rows, keys, v)
         return q
 
 

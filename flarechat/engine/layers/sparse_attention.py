@@ -22,6 +22,7 @@ from flarechat.engine.layers.offset_norm import OffsetRMSNorm
 from flarechat.engine.layers.rope import Rope, rotate
 from flarechat.engine.state.indexer import IndexerState
 from flarechat.engine.state.kv import KVState
+from flarechat.engine.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class Rows:
     positions: Tensor
     extent: int
     rope: Rope
+
+    @classmethod
+    def of(cls, window: Window, extent: int, rope: Rope) -> Rows:
+        """The rows of a window, which see the first `extent` cache rows."""
+        return cls(window.lanes.slots, window.rows, window.positions, extent, rope)
 
     @property
     def live(self) -> Tensor:

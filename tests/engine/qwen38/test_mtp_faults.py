@@ -99,9 +99,10 @@ def positions_from_one(patch: pytest.MonkeyPatch, made: Bench) -> None:
         plain = getattr(MtpHead, verb)
 
         def faulty(self: MtpHead, *given: Any, plain: Any = plain) -> Any:
-            hidden, tokens, cache, slots, rows, positions, *rest = given
-            live = (rows == positions).long()
-            return plain(self, hidden, tokens, cache, slots, rows + live, positions + live, *rest)
+            hidden, tokens, cache, window, *rest = given
+            live = (window.rows == window.positions).long()
+            window.rows, window.positions = window.rows + live, window.positions + live
+            return plain(self, hidden, tokens, cache, window, *rest)
 
         patch.setattr(MtpHead, verb, faulty)
 

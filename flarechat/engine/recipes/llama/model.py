@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flarechat.engine.layers.attention import Attention, causal_mask
+from flarechat.engine.layers.attention import Attention
 from flarechat.engine.layers.linear import Linear
 from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.layers.rope import Rope
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.state.kv import KVState
+from flarechat.engine.window import Window
 
 if TYPE_CHECKING:
     from flarechat.engine.contracts import State
@@ -34,12 +35,10 @@ class TransformerBlock:
     mlp: MLP
 
     def __call__(
-        self, x: Tensor, cache: KVState, layer: int, slots: Sequence[int], rows: Tensor,
-        mask: Tensor, angles: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
-        """x [B, T, D] of B slots → [B, T, D]; the rest as `Attention` takes it."""
-        normed = self.attention_norm(x)
-        x = x + self.attention(normed, cache, layer, slots, rows, mask, angles)
+        self, x: Tensor, cache: KVState, layer: int, window: Window, extent: int
+    ) -> Tensor:
+        """x [B, W, D] → [B, W, D]; the rest as `Attention` takes it."""
+        x = x + self.attention(self.attention_norm(x), cache, layer, window, extent)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -71,13 +70,11 @@ class Model:
 
     def _forward(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """Raw outputs of the tapped layers side by side, and of the last one [B, T, D]."""
-        positions, rows = lanes.positions(plan.width), lanes.cache_rows(plan.width)
-        group = self.args.num_attention_heads // self.args.num_key_value_heads
-        mask, angles = causal_mask(positions, plan.extent, group), self.rope.at(positions)
+        window = Window(lanes, plan.width)
         x = F.embedding(inputs, self.embedding)
         tapped: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
-            x = block(x, self.kv, layer, lanes.slots, rows, mask, angles)
+            x = block(x, self.kv, layer, window, plan.extent)
             if layer + 1 in self.taps:
                 tapped[layer + 1] = x
         return torch.cat([tapped[tap] for tap in self.taps], dim=-1), x

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flarechat.engine.layers.attention import causal_mask
 from flarechat.engine.layers.linear import Linear
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.recipes.llama.config import ModelArgs
@@ -26,6 +25,9 @@ from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
 from flarechat.errors import ModelError
 from flarechat.protocol import PACKED
+
+if TYPE_CHECKING:
+    from flarechat.engine.window import Window
 
 _HINT = "The chat goes on without MTP drafts; give another file with --mtp-file."
 
@@ -133,7 +135,7 @@ def price_head(
 
 
 class MtpHead:
-    """Owns the weights of one head, and borrows its target's embedding, output head and angles."""
+    """Owns the weights of one head, and borrows its target's embedding and output head."""
 
     def __init__(
         self, args: MtpArgs, target: Model, blocks: Sequence[TransformerBlock], fc: Linear,
@@ -141,7 +143,7 @@ class MtpHead:
     ) -> None:  # fmt: skip
         self.args, self.blocks, self.fc, self.fuse, self.head = args, tuple(blocks), fc, fuse, head
         self.norm_hidden, self.norm_embedding, self.norm = norms
-        self.embedding, self.rope = target.embedding, target.rope
+        self.embedding = target.embedding
         self.features = args.blocks.hidden_size
         ids, device = args.vocabulary, target.embedding.device
         self.vocabulary = None if ids is None else torch.tensor(ids, device=device)
@@ -159,37 +161,29 @@ class MtpHead:
         return hidden if self.fuse is None else self.fuse(hidden)
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, cache: KVState, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
+        self, hidden: Tensor, tokens: Tensor, cache: KVState, window: Window, extent: int,
+        chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """hidden [B, W, D] of tokens i and tokens [B, W] at i + 1 → [B, W, D], before the norm."""
-        x, angles = self._pair(hidden, tokens), self.rope.at(positions)
-        mask = self._mask(positions, extent)
+        x = self._pair(hidden, tokens)
         for layer, inner in enumerate(self.blocks):
-            x = inner(x, cache, layer, slots, rows, mask, angles)
+            x = inner(x, cache, layer, window, extent)
         return x
 
     def write(
-        self, hidden: Tensor, tokens: Tensor, cache: KVState, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int,
-    ) -> None:  # fmt: skip
+        self, hidden: Tensor, tokens: Tensor, cache: KVState, window: Window, extent: int
+    ) -> None:
         """As `forward`, but of the last block only what it keeps: its keys and values."""
-        x, angles = self._pair(hidden, tokens), self.rope.at(positions)
+        x = self._pair(hidden, tokens)
         *before, last = self.blocks
-        if before:
-            mask = self._mask(positions, extent)
-            for layer, inner in enumerate(before):
-                x = inner(x, cache, layer, slots, rows, mask, angles)
-        last.attention.write(last.attention_norm(x), cache, len(before), slots, rows, angles)
+        for layer, inner in enumerate(before):
+            x = inner(x, cache, layer, window, extent)
+        last.attention.write(last.attention_norm(x), cache, len(before), window)
 
     def _pair(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """What the first block reads: [B, W, D]."""
         embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
         return self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
-
-    def _mask(self, positions: Tensor, extent: int) -> Tensor:
-        a = self.args.blocks
-        return causal_mask(positions, extent, a.num_attention_heads // a.num_key_value_heads)
 
     def logits(self, output: Tensor) -> Tensor:
         """Outputs [B, W, D] → logits [B, W, R] of the draft vocabulary."""
@@ -228,7 +222,10 @@ def load_head(
     head = MtpHead(
         args,
         target,
-        [block(args.blocks, f"mtp.layers.{layer}", weights) for layer in range(layers)],
+        [
+            block(args.blocks, f"mtp.layers.{layer}", weights, target.rope)
+            for layer in range(layers)
+        ],
         weights.linear("mtp.fc"),
         (first, second, last),
         weights.linear("mtp.fuse") if len(args.taps) > 1 else None,

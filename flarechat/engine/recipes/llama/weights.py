@@ -102,17 +102,18 @@ def load(
     tied = args.tie_word_embeddings
     head = weights.product(lambda: embedding) if tied else weights.linear("lm_head")
     layers = range(args.num_hidden_layers)
-    blocks = [block(args, f"model.layers.{layer}", weights) for layer in layers]
-    weights.close()
-    rows = context + 2 * SCRATCH_ROWS
     kv_heads, head_dim = args.num_key_value_heads, args.head_dim
+    rows = context + 2 * SCRATCH_ROWS
+    rope = Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device)
+    blocks = [block(args, f"model.layers.{layer}", weights, rope) for layer in layers]
+    weights.close()
     return Model(
         args,
         embedding,
         blocks,
         RMSNorm(weights.get("model.norm"), args.rms_norm_eps),
         head,
-        Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device),
+        rope,
         KVState(len(layers), slots, context, kv_heads, head_dim, COMPUTE[dtype], device),
     )
 
@@ -154,8 +155,8 @@ class Weights:
         return PackedHalfLinear(weight) if self._dtype == PACKED else DenseLinear(weight)
 
 
-def block(args: ModelArgs, base: str, weights: Weights) -> TransformerBlock:
-    """The block whose tensors' names begin with `base`."""
+def block(args: ModelArgs, base: str, weights: Weights, rope: Rope) -> TransformerBlock:
+    """The block whose tensors' names begin with `base`, with the angles of all positions."""
     get, linear = weights.get, weights.linear
     attn, mlp = f"{base}.self_attn", f"{base}.mlp"
     return TransformerBlock(
@@ -163,6 +164,7 @@ def block(args: ModelArgs, base: str, weights: Weights) -> TransformerBlock:
         Attention(
             linear(f"{attn}.q_proj", f"{attn}.k_proj", f"{attn}.v_proj"),
             linear(f"{attn}.o_proj"),
+            rope,
             args.num_attention_heads,
             args.num_key_value_heads,
             args.head_dim,

@@ -26,6 +26,7 @@ from flarechat.engine.state.ngram import NgramState
 from flarechat.engine.state.passes import Pass
 from flarechat.engine.state.recent import ROUND_ROWS
 from flarechat.engine.state.recurrent import RecurrentState
+from flarechat.engine.window import Window
 
 if TYPE_CHECKING:
     from flarechat.engine.contracts import State
@@ -128,8 +129,7 @@ class Model:
         return self.caches.states()
 
     def _forward(self, lanes: Lanes, inputs: Tensor, plan: Plan, run: Pass) -> Tensor:
-        positions, rows = lanes.positions(plan.width), lanes.cache_rows(plan.width)
-        at = Rows(lanes.slots, rows, positions, plan.extent, self.rope)
+        at = Rows.of(Window(lanes, plan.width), plan.extent, self.rope)
         cache = self.caches.ngram
         fetched = [
             layer.ngram.ahead(inputs, cache, run) if layer.ngram else None for layer in self.layers

@@ -10,7 +10,7 @@ output head and angles are the target's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,7 @@ from flarechat.engine.state.hidden import TailState
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
+    from flarechat.engine.window import Window
 
 
 class HeadRows:
@@ -111,24 +112,23 @@ class MtpHead:
         return hidden
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, cache: HeadRows, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int, chain: dict[str, Tensor] | None = None,
+        self, hidden: Tensor, tokens: Tensor, cache: HeadRows, window: Window, extent: int,
+        chain: dict[str, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """hidden [B, W, S * D] of tokens i and tokens [B, W] at i + 1 → [B, W, S * D]."""
-        at = Rows(slots, rows, positions, extent, self.rope)
+        at = Rows.of(window, extent, self.rope)
         h = self.feedback(hidden, F.embedding(tokens, self.embedding))
         x, gates = self.layer.attention_residual.read(h)
         out = self._attend(x, cache.layers, at, chain if self.shares_choice else None)
         return self.layer.mix(GatedResidual.combine(h, gates, out))
 
     def write(
-        self, hidden: Tensor, tokens: Tensor, cache: HeadRows, slots: Sequence[int], rows: Tensor,
-        positions: Tensor, extent: int,
-    ) -> None:  # fmt: skip
+        self, hidden: Tensor, tokens: Tensor, cache: HeadRows, window: Window, extent: int
+    ) -> None:
         """What the layer keeps of these pairs: its keys and values alone, and no experts."""
         h = self.feedback(hidden, F.embedding(tokens, self.embedding))
         x = self.layer.attention_residual.mix(h)
-        at = Rows(slots, rows, positions, extent, self.rope)
+        at = Rows.of(window, extent, self.rope)
         self._attention.write(x, cache.layers, 0, at)
 
     def _attend(
