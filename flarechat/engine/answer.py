@@ -73,6 +73,16 @@ class Answer:
         return [*self.prompt, *self.generated]
 
     @property
+    def context(self) -> int:
+        """Tokens consumed, as far as rounds were read: all but the pending one."""
+        return len(self.prompt) + len(self.generated) - 1
+
+    @property
+    def judged(self) -> bool:
+        """Whether each round has to be read before the next may be launched."""
+        return bool(self.request.stop or self.request.logprobs)
+
+    @property
     def left(self) -> int:
         """Tokens the budget still allows."""
         return self.budget - len(self.generated)
@@ -93,7 +103,7 @@ class Answer:
             self.reason = "length" if self.budget == self.request.max_tokens else "context"
         if not self._first_token_ms:
             self._first_token_ms = 1e3 * (time.perf_counter() - self._began)
-        context = len(self.prompt) + len(self.generated) - 1
+        context = self.context
         self.generated.extend(record.tokens[:kept])
         event = self._event(played, kept, context)
         self.totals.add(event)

@@ -35,6 +35,10 @@ class State(Protocol):
     def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Host: write back what `snapshot` of `rows` tokens gave, into any slot."""
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Host: give slot `target` what `source` holds of its first `rows` tokens, which it can
+        keep (`reusable`)."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor it owns, by name, each with the slot dimension first."""
 
@@ -167,12 +171,23 @@ class DraftHead(Protocol):
 
 
 class Executor(Protocol):
-    """How the page is run, nothing else."""
+    """How the page is run, nothing else. Up to `depth` rounds may be under way: played, and their
+    frames not read. What is asked for happens in the order in which it was asked for."""
 
     name: str
 
+    @property
+    def depth(self) -> int:
+        """1 where `play` returns what has happened, 2 where it returns what will."""
+
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
-        """Run one round."""
+        """Run one round on what was staged for it."""
 
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:
-        """Run one prefill chunk: the target's state, then the drafter's."""
+        """Run one prefill chunk: the target's state, then the drafter's. `inputs` is the host's."""
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Give slot `target` the states of the first `rows` tokens of slot `source`."""
+
+    def wait(self) -> None:
+        """Host: until all that was asked for has happened."""

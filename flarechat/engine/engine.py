@@ -10,6 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -23,6 +24,7 @@ from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.errors import EngineError, FlarechatError, PromptTooLongError
 from flarechat.protocol import (
+    SPECULATIVE_TOKENS,
     ErrorInfo,
     Finished,
     Message,
@@ -49,6 +51,7 @@ class Engine:
     def __init__(
         self, target: Target, drafter: Drafter, executor: Executor, pool: SlotPool,
         language: Language, controller: Controller, emit: Emit,
+        capacity: int = SPECULATIVE_TOKENS,
     ) -> None:  # fmt: skip
         self.drafter, self.executor, self.pool = drafter, executor, pool
         self.language, self.controller, self.emit = language, controller, emit
@@ -60,7 +63,8 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Answer] = deque()
         self.playing: list[Answer] = []
-        self.player = RoundPlayer(pool, drafter, executor, controller, language.tokenizer.token)
+        spell = language.tokenizer.token
+        self.player = RoundPlayer(pool, drafter, executor, controller, spell, capacity)
 
     # Requests come and go.
 
@@ -69,11 +73,14 @@ class Engine:
         self.waiting.append(request)
 
     def cancel(self, request: str) -> None:
-        """End a request now; what it emitted stays."""
+        """End a request now; what it emitted stays, rounds that are under way included."""
         for answer in (*self.playing, *self.prefilling):
             if answer.request.id == request:
-                answer.reason = "cancelled"
-                self._close(answer)
+                if self.player.under_way(answer):
+                    self._drain()
+                if answer.reason is None:
+                    answer.reason = "cancelled"
+                    self._close(answer)
         for queued in [r for r in self.waiting if r.id == request]:
             self.waiting.remove(queued)
             self._refuse(queued, None)
@@ -81,26 +88,50 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
-        return bool(self.waiting or self.prefilling or self.playing)
+        return bool(self.waiting or self.prefilling or self.playing or self.player.flights)
 
     def step(self) -> None:
-        """Admit what fits, prefill one chunk, play one round."""
+        """Admit what fits, prefill one chunk, launch the rounds that may be, read the oldest."""
         self._admit()
         if self.prefilling:
             self._guarded(self._prefill_chunk, [self.prefilling[0]])
-        if self.playing:
-            self._guarded(self._play, list(self.playing))
+        while answers := self.player.due(self.playing):
+            self._guarded(partial(self.player.launch, answers), answers)
+        self._collect()
 
-    def _guarded(self, work: Callable[[], None], concerned: list[Answer]) -> None:
-        """Run a piece of work; its failure ends the requests concerned and nothing else."""
+    def _guarded(self, work: Callable[[], None], concerned: Sequence[Answer]) -> None:
+        """Run a piece of work; its failure ends the requests concerned and nothing else, once
+        the rounds that were under way are read."""
         try:
             work()
         except Exception as failure:
-            error = ErrorInfo.of(_failed("in the middle of an answer", failure))
-            for answer in concerned:
-                if answer in self.playing or answer in self.prefilling:
-                    answer.reason = "error"
-                    self._close(answer, error)
+            self._drain()
+            self._fail(concerned, failure)
+
+    def _fail(self, concerned: Sequence[Answer], failure: Exception) -> None:
+        error = ErrorInfo.of(_failed("in the middle of an answer", failure))
+        for answer in concerned:
+            if answer in self.playing or answer in self.prefilling:
+                answer.reason = "error"
+                self._close(answer, error)
+
+    def _drain(self) -> None:
+        """Read every round under way."""
+        while self.player.flights:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Read the oldest round under way: what it brought becomes final. One that failed ends
+        its requests; what later rounds bring them is not theirs any more."""
+        if not self.player.flights:
+            return
+        concerned = self.player.flights[0].answers
+        try:
+            for answer, played in self.player.collect():
+                if answer in self.playing:
+                    self._settle(answer, played)
+        except Exception as failure:
+            self._fail(concerned, failure)
 
     def _admit(self) -> None:
         while self.waiting and (free := self._free_slots()):
@@ -116,6 +147,7 @@ class Engine:
 
     def _free_slots(self) -> list[int]:
         taken = {answer.slot for answer in (*self.prefilling, *self.playing)}
+        taken |= {answer.slot for flight in self.player.flights for answer in flight.answers}
         return [slot for slot in range(self.pool.slots) if slot not in taken]
 
     def _check_length(self, prompt: Sequence[int]) -> None:
@@ -176,7 +208,7 @@ class Engine:
         start, end = answer.prefilled, min(answer.prefilled + PREFILL_CHUNK, total)
         if start < end:
             lanes = Lanes(self.pool, (answer.slot,))
-            inputs = torch.tensor([answer.prompt[start:end]], device=self.pool.device)
+            inputs = torch.tensor([answer.prompt[start:end]])
             self.residents.forget(answer.slot)
             extent = extent_for(end, self.pool.context + SCRATCH_ROWS)
             plan = Plan(end - start - 1, extent, absorb=self.player.absorbs([answer]))
@@ -188,16 +220,11 @@ class Engine:
         done = end + (end == total)
         self.emit(Progress(request=answer.request.id, done=done, total=total + 1))
         if end == total:
+            self.executor.wait()
             answer.prefill_done()
             self.pool.start(answer.slot)
             self.prefilling.popleft()
             self.playing.append(answer)
-
-    def _play(self) -> None:
-        """One round over every answer that is playing; there are never more than lanes."""
-        answers = list(self.playing)
-        for answer, played in zip(answers, self.player.play(answers), strict=True):
-            self._settle(answer, played)
 
     def _settle(self, answer: Answer, played: Played) -> None:
         """A lane's record becomes final: its kept tokens are committed, or the answer ends."""

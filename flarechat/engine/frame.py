@@ -6,6 +6,7 @@ Owns its column layout. int64 [B, HEADER + W]; log-probabilities ride beside it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,16 +27,29 @@ class Logprobs:
     top_ids: Tensor
 
 
+class Arrival(Protocol):
+    """When a frame is there: an event of the device's."""
+
+    def query(self) -> bool:
+        """Whether it is there now."""
+
+    def synchronize(self) -> None:
+        """Wait until it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a round leaves: `record` int64 [B, HEADER + W] and, if the plan asked, log-probs.
 
-    `repair_ms` is what its executor saw go into running kept rows again.
+    `repair_ms` is what its executor saw go into running kept rows again. A frame may still be on
+    its way when it is handed out; `ready` says when it is there, None that it is or that reading
+    it waits. Its memory is its executor's, which uses it again `depth` rounds later.
     """
 
     record: Tensor
     logprobs: Logprobs | None = None
     repair_ms: float = 0.0
+    ready: Arrival | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,8 @@ def token_logprobs(logits: Tensor, tokens: Tensor, alternatives: int) -> Logprob
 
 def read(frame: Frame) -> list[LaneRecord]:
     """The host's view, one record a lane. This is where the host waits for the round."""
+    if frame.ready is not None:
+        frame.ready.synchronize()
     return [
         LaneRecord(
             offered=row[OFFERED],

@@ -1,12 +1,15 @@
 """RoundPlayer: stages drafts, asks the controller, builds the plan and has one round played.
 
-Owns the host's half of a round. Knows answers' tokens and settings, no queue and no text.
+Owns the host's half of a round: `launch` sends it off, `collect` waits for its frame. A second one
+may be launched in between. Knows answers' tokens and settings, no queue and no text.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from flarechat.engine.answer import Answer, Played
 from flarechat.engine.contracts import Drafter, Executor
@@ -15,52 +18,120 @@ from flarechat.engine.frame import Frame, LaneRecord, read
 from flarechat.engine.offer import Offer, runs_chain
 from flarechat.engine.plan import LawShape, Plan, extent_for
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
-from flarechat.protocol import TokenLogprob
+from flarechat.protocol import SPECULATIVE_TOKENS, TokenLogprob
 
 LANE_COUNTS = (1, 2, 4)
 
 
+def lanes_for(answers: int) -> int:
+    """The lane count in which so many answers are played."""
+    return next(n for n in LANE_COUNTS if n >= answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A round under way: its lanes' answers and offers, why it is what it is, and its frame.
+
+    `began` is when the host set about it; `settled` is False where something else, such as a
+    prefill, ran just before it.
+    """
+
+    answers: tuple[Answer, ...]
+    offers: tuple[Offer, ...]
+    choice: Choice
+    frame: Frame
+    began: float
+    settled: bool
+
+
 class RoundPlayer:
-    """Plays rounds of up to four lanes over one slot pool."""
+    """Plays rounds of up to four lanes over one slot pool, of at most `capacity` rows each."""
 
     def __init__(
         self, pool: SlotPool, drafter: Drafter, executor: Executor, controller: Controller,
-        spell: Callable[[int], str],
+        spell: Callable[[int], str], capacity: int = SPECULATIVE_TOKENS,
     ) -> None:  # fmt: skip
         self.pool, self.drafter, self.executor = pool, drafter, executor
-        self.controller, self.spell = controller, spell
+        self.controller, self.spell, self.capacity = controller, spell, capacity
+        self.flights: deque[Flight] = deque()
         self._last_shape: tuple[int, int, bool, int] | None = None
+        self._disturbed, self._ended = False, 0.0
+        self._laws: dict[tuple[object, ...], LawShape] = {}
 
     def unsettle(self) -> None:
         """Something else ran (a prefill): the next round's time is not an ordinary sample."""
-        self._last_shape = None
+        self._disturbed = True
 
-    def play(self, answers: Sequence[Answer]) -> list[Played]:
-        """One round; the time counts drafting, the pass, acceptance and commit."""
+    def due(self, playing: Sequence[Answer]) -> list[Answer]:
+        """The answers that a round may be launched for now: none while they must be read first.
+
+        A round that is under way may end an answer, or take it further; the next can go on from
+        it on the device unless the host has to judge what it said, to look for copies of it, or to
+        learn what a probe cost.
+        """
+        if not self.flights:
+            return list(playing)
+        if len(self.flights) >= self.executor.depth:
+            return []
+        answers = [a for a in playing if a.left > self._out(a)]
+        last = self.flights[-1].choice
+        if last.probe or last.drafting in ("copies", "both"):
+            return []
+        return [] if any(a.judged or self.drafter.awaits(a.slot) for a in answers) else answers
+
+    def launch(self, answers: Sequence[Answer]) -> None:
+        """Stage and choose one round over `answers`, and have it played."""
         began = time.perf_counter()
-        offers = [self._stage(answer) for answer in answers]
-        context = max(len(a.prompt) + len(a.generated) - 1 for a in answers)
+        rows = self.capacity // lanes_for(len(answers))
+        offers = tuple(self._stage(answer, rows - 1) for answer in answers)
+        known = max(a.context for a in answers)
+        context = max(a.context + self._out(a) for a in answers)
         choice = self._choose(answers, offers, context)
-        frame = self.executor.play(self._lanes(answers), self._plan(answers, choice, context))
-        records = read(frame)[: len(answers)]
-        ms = 1e3 * (time.perf_counter() - began)
-        self._learn(offers, choice, records, ms, context)
+        unread = sum(flight.choice.draft_tokens + 1 for flight in self.flights)
+        plan = self._plan(answers, choice, known + unread)
+        frame = self.executor.play(self._lanes(answers), plan)
+        settled, self._disturbed = not self._disturbed, False
+        self.flights.append(Flight(tuple(answers), offers, choice, frame, began, settled))
+
+    def collect(self) -> list[tuple[Answer, Played]]:
+        """Wait for the oldest round under way; the answers and what they got.
+
+        Its time counts drafting, the pass, acceptance and commit, from when the round before was
+        over if it was launched sooner.
+        """
+        flight = self.flights.popleft()
+        answers, offers, choice = flight.answers, flight.offers, flight.choice
+        records = read(flight.frame)[: len(answers)]
+        began, self._ended = max(flight.began, self._ended), time.perf_counter()
+        ms = 1e3 * (self._ended - began)
+        self._learn(flight, records, ms)
         return [
-            Played(
-                record,
-                offers[lane],
-                choice,
-                ms,
-                len(answers),
-                self._logprobs(frame, lane, record, answers[lane].request.logprobs),
-                frame.repair_ms,
+            (
+                answer,
+                Played(
+                    record,
+                    offers[lane],
+                    choice,
+                    ms,
+                    len(answers),
+                    self._logprobs(flight.frame, lane, record, answer.request.logprobs),
+                    flight.frame.repair_ms,
+                ),
             )
-            for lane, record in enumerate(records)
+            for lane, (answer, record) in enumerate(zip(answers, records, strict=True))
         ]
 
-    def _stage(self, answer: Answer) -> Offer:
-        most = answer.request.speculation.draft_tokens
-        return self.drafter.stage(answer.slot, min(most, answer.left - 1))
+    def under_way(self, answer: Answer) -> bool:
+        """Whether a round that was not read yet names the answer."""
+        return any(answer in flight.answers for flight in self.flights)
+
+    def _out(self, answer: Answer) -> int:
+        """Rounds under way that name the answer; each brings it a token at least, or its end."""
+        return sum(answer in flight.answers for flight in self.flights)
+
+    def _stage(self, answer: Answer, most: int) -> Offer:
+        most = min(most, answer.request.speculation.draft_tokens)
+        return self.drafter.stage(answer.slot, min(most, answer.left - self._out(answer) - 1))
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:
         speculations = [answer.request.speculation for answer in answers]
@@ -71,6 +142,7 @@ class RoundPlayer:
         return self.controller.choose(offers, context, adaptive=adaptive)
 
     def _plan(self, answers: Sequence[Answer], choice: Choice, context: int) -> Plan:
+        """The round's plan; no lane has consumed more than `context` tokens before it."""
         matches = {answer.match for answer in answers}
         acceptance = "mixed" if len(matches) > 1 else ("match" if matches.pop() else "ratio")
         return Plan(
@@ -91,20 +163,22 @@ class RoundPlayer:
     def _lanes(self, answers: Sequence[Answer]) -> Lanes:
         """Lanes for the answers, filled up to a lane count with slots that are not playing."""
         slots = [answer.slot for answer in answers]
-        count = next(n for n in LANE_COUNTS if n >= len(slots))
+        count = lanes_for(len(slots))
         idle = [slot for slot in range(self.pool.slots) if slot not in slots]
         return Lanes(self.pool, (*slots, *idle[: count - len(slots)]))
 
-    def _learn(
-        self, offers: Sequence[Offer], choice: Choice, records: Sequence[LaneRecord], ms: float,
-        context: int,
-    ) -> None:  # fmt: skip
-        chain = runs_chain(choice.drafting)
-        shape = (len(offers), choice.draft_tokens, chain, context // 512)
-        accepted = [record.accepted for record in records]
-        settled = self._last_shape == shape
-        self.controller.record(offers, choice, accepted, ms, context, settled=settled)
+    def _learn(self, flight: Flight, records: Sequence[LaneRecord], ms: float) -> None:
+        """What the round tells the controller; lanes that had ended before it tell nothing."""
+        choice, lanes = flight.choice, len(flight.offers)
+        played = [i for i in range(lanes) if records[i].emitted]
+        context = max(flight.answers[i].context for i in played) if played else 0
+        shape = (lanes, choice.draft_tokens, runs_chain(choice.drafting), context // 512)
+        settled = flight.settled and self._last_shape == shape
         self._last_shape = shape
+        if played:
+            offers = [o if i in played else Offer() for i, o in enumerate(flight.offers)]
+            accepted = [r.accepted for r in records]
+            self.controller.record(offers, choice, accepted, ms, context, settled=settled)
 
     def _logprobs(
         self, frame: Frame, lane: int, record: LaneRecord, alternatives: int

@@ -13,6 +13,8 @@ from flarechat.errors import SettingsError
 
 MAX_DRAFT_TOKENS = 7
 MAX_LANES = 4
+SPECULATIVE_TOKENS = 128
+EXECUTORS = ("auto", "eager", "graph")
 ACCEPTANCES = ("auto", "ratio", "match")
 PACKED = "packed-float16"
 DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED)
@@ -128,6 +130,8 @@ class Boot:
     `context` None means the model's own length; `dtype` is auto, float32, float16, bfloat16 or
     packed-float16 (fp16 weights, float32 arithmetic, CPU only). Without `mtp` no draft head is
     loaded; `mtp_file` is a path to try before those that lie beside the model or ship with it.
+    `executor` is auto, eager or graph; no round verifies more than `speculative_token_capacity`
+    tokens, all lanes together.
     """
 
     model: str
@@ -139,6 +143,8 @@ class Boot:
     threads: int | None = None
     mtp: bool = True
     mtp_file: str | None = None
+    executor: str = "auto"
+    speculative_token_capacity: int = SPECULATIVE_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,19 +16,25 @@ if TYPE_CHECKING:
     from flarechat.engine.frame import Frame
     from flarechat.engine.plan import Plan
     from flarechat.engine.slot import Lanes
+    from flarechat.engine.staging import Staging
 
 
 class EagerExecutor:
-    """Plays rounds and prefill chunks by plain calls, on any device."""
+    """Plays rounds and prefill chunks by plain calls, on any device.
 
-    name = "eager"
+    `staging` is what the drafter stages in; on the CPU it need not be given.
+    """
 
-    def __init__(self, target: Target, drafter: Drafter) -> None:
-        self.target, self.drafter = target, drafter
+    name, depth = "eager", 1
+
+    def __init__(self, target: Target, drafter: Drafter, staging: Staging | None = None) -> None:
+        self.target, self.drafter, self.staging = target, drafter, staging
 
     @torch.inference_mode()
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
         """Run one round."""
+        if self.staging is not None:
+            self.staging.upload()
         before = self.target.repair_ms
         frame = play_round(self.target, self.drafter, lanes, plan)
         return replace(frame, repair_ms=self.target.repair_ms - before)
@@ -36,8 +42,25 @@ class EagerExecutor:
     @torch.inference_mode()
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:
         """Run one chunk of inputs [B, T]; the drafter absorbs it whole."""
-        lanes = lanes.for_prefill()
-        hidden = self.target.prefill(lanes, inputs, plan)
-        length = torch.full_like(lanes.index, plan.width)
-        self.drafter.absorb(lanes, inputs, hidden, length, plan)
-        lanes.pool.consumed.index_add_(0, lanes.index, length)
+        inputs = inputs.to(lanes.index.device)
+        prefill_chunk(self.target, self.drafter, lanes.for_prefill(), inputs, plan)
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy one slot's rows in every state."""
+        for state in (*self.target.states(), *self.drafter.states()):
+            state.copy(source, target, rows)
+
+    def wait(self) -> None:
+        """On a GPU what was called may still be under way."""
+        if self.staging is not None and self.staging.device.type == "cuda":
+            torch.cuda.current_stream(self.staging.device).synchronize()
+
+
+def prefill_chunk(
+    target: Target, drafter: Drafter, lanes: Lanes, inputs: Tensor, plan: Plan
+) -> None:
+    """The target's state over inputs [B, T] of prefilling lanes, the drafter's, and the count."""
+    hidden = target.prefill(lanes, inputs, plan)
+    length = torch.full_like(lanes.index, plan.width)
+    drafter.absorb(lanes, inputs, hidden, length, plan)
+    lanes.pool.consumed.index_add_(0, lanes.index, length)

@@ -66,6 +66,10 @@ class HiddenState:
         """Write the rows of a snapshot back."""
         self.rows[slot, :rows] = saved["hidden"]
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the first `rows` rows of one slot to another."""
+        self.rows[target, :rows] = self.rows[source, :rows]
+
     def tensors(self) -> dict[str, Tensor]:
         """The rows."""
         return {"hidden": self.rows}
@@ -116,6 +120,10 @@ class TailState:
     def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
         """Write the row of a snapshot back."""
         self.rows[slot] = saved["tail"]
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the row of one slot to another."""
+        self.rows[target] = self.rows[source]
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows."""

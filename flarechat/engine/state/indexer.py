@@ -103,6 +103,10 @@ class IndexerState:
         first = rows - rows % self.ratio
         return torch.arange(first, rows, device=self.ring.device) % RING
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the keys of the first `rows` tokens of one slot to another."""
+        self.restore(target, rows, self.snapshot(source, rows))
+
     def tensors(self) -> dict[str, Tensor]:
         """The blocks' keys and the ring."""
         return {"blocks": self.blocks, "ring": self.ring}

@@ -81,6 +81,11 @@ class KVState:
         for name, t in self.tensors().items():
             t[slot, :, :rows] = saved[name]
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the first `rows` keys and values of one slot to another."""
+        for t in self.tensors().values():
+            t[target, :, :rows] = t[source, :, :rows]
+
     def tensors(self) -> dict[str, Tensor]:
         """All keys and values by layer."""
         named = {f"keys.{i}": t for i, t in enumerate(self.keys)}

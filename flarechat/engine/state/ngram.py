@@ -49,6 +49,11 @@ class NgramState:
         self.ids.rows[slot].copy_(saved["ids"])
         self.columns.rows[slot].copy_(saved["columns"])
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy what one slot looks back on to another."""
+        for t in (self.ids.rows, self.columns.rows):
+            t[target] = t[source]
+
     def tensors(self) -> dict[str, Tensor]:
         """The rows looked back on, and those of the last pass."""
         return {

@@ -155,6 +155,11 @@ class RecurrentState:
         self.state[slot].copy_(saved["state"])
         self.conv.rows[slot].copy_(saved["conv"])
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the state of one slot to another."""
+        for t in (self.state, self.conv.rows):
+            t[target] = t[source]
+
     def tensors(self) -> dict[str, Tensor]:
         """The states, the convolutions' inputs, and what the last pass left."""
         own = {"state": self.state, "conv": self.conv.rows, "fresh conv": self.conv.fresh}

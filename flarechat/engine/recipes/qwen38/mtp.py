@@ -53,6 +53,11 @@ class HeadRows:
         self.layers.kv.restore(slot, max(rows - 1, 0), saved)
         self.layers.indexer.restore(slot, max(rows - 1, 0), saved)
 
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy the rows of one slot that go with its first `rows` tokens to another."""
+        self.layers.kv.copy(source, target, max(rows - 1, 0))
+        self.layers.indexer.copy(source, target, max(rows - 1, 0))
+
     def tensors(self) -> dict[str, Tensor]:
         """Keys, values, block keys and the ring of raw keys."""
         return self.layers.kv.tensors() | self.layers.indexer.tensors()
