@@ -20,6 +20,7 @@ from flarechat.protocol import (
     Delta,
     ErrorInfo,
     Failed,
+    Finished,
     Message,
     ModelInfo,
     Request,
@@ -285,9 +286,9 @@ def test_an_empty_answer_is_not_sent_and_its_neighbours_become_one_message() -> 
 def test_a_message_that_did_not_fit_is_left_out_from_then_on_and_stays_in_the_file() -> None:
     engine = ScriptedEngine([words("Fine.")])
     conversation = bound(engine, name="long")
-    conversation.send("far too long")
+    live = conversation.send("far too long")
     error = ErrorInfo.of(PromptTooLongError("The conversation has 9 tokens too many."))
-    conversation._finish(conversation._ending("error", error))
+    conversation.apply(Finished.unplayed(live.id, "error", error))
     play(conversation, engine, "short")
     conversation.close()
     again = resumed(engine, "long")

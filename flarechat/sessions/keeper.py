@@ -66,6 +66,10 @@ class Keeper:
         """Write the answer's end and sync it."""
         self._save(lambda writer: writer.finish(turn, device_fingerprint))
 
+    def head(self, turn: Turn) -> None:
+        """Write which turn the conversation goes on from and sync it."""
+        self._save(lambda writer: writer.head(turn))
+
     def close(self) -> None:
         """Try once more to write what waits, then release the session. Safe to call twice.
 

@@ -19,6 +19,7 @@ from flarechat.sessions.turns import (
     Turn,
     TurnTree,
     assistant_record,
+    head_record,
     model_fields,
     model_record,
     partial_record,
@@ -106,7 +107,7 @@ class SessionWriter:
 
     def __init__(self, path: Path, lock: SessionLock, log: LogWriter) -> None:
         self.path, self._lock, self._log = path, lock, log
-        self._saved = 0
+        self._saved: dict[str, int] = {}
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> SessionWriter:
@@ -134,7 +135,6 @@ class SessionWriter:
 
     def user(self, turn: Turn) -> None:
         """Flush the user's turn."""
-        self._saved = 0
         self._log.append(user_record(turn))
 
     def model(self, model: ModelInfo, head: str | None) -> None:
@@ -147,16 +147,22 @@ class SessionWriter:
 
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what an answer under way got since the last call."""
-        if len(turn.text) > self._saved:
-            record = partial_record(turn, self._saved)
+        saved = self._saved.get(turn.id, 0)
+        if len(turn.text) > saved:
+            record = partial_record(turn, saved)
             self._log.append(record, durable=durable, droppable=True)
-            self._saved = len(turn.text)
+            self._saved[turn.id] = len(turn.text)
 
     def finish(self, turn: Turn, device_fingerprint: str) -> None:
         """Write an answer's end and sync it to the disk."""
         assert turn.finished is not None, "only an ended turn is finished"
         record = assistant_record(turn, turn.finished, device_fingerprint)
+        self._saved.pop(turn.id, None)
         self._log.append(record, durable=True)
+
+    def head(self, turn: Turn) -> None:
+        """Write which turn the conversation goes on from, and sync it to the disk."""
+        self._log.append(head_record(names.new_id(), turn), durable=True)
 
     def close(self) -> None:
         """Write what waits and release the lock."""

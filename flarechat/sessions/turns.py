@@ -5,6 +5,8 @@ Owns what each event means and which turn is the head. Knows no file and no engi
     user, assistant   a whole turn: id, parent, at, text (assistant: also the finish record)
     partial           more text of an answer under way: id, parent, at, offset, text
     head              `parent` is the turn that the conversation goes on from
+                      (assistant and partial of a fan, several answers to one message, also say
+                      which fan it is and which answer of it, from 1; a head picks one of them)
     model             the model that answers from here on: model, template_digest
     system            the system prompt from here on: system, "" for none
 """
@@ -28,6 +30,8 @@ class Turn:
 
     `status` is complete, streaming, stopped, error, or partial (the file ends inside it).
     `thinking` is what the model thought before the text; it is kept, and never sent back.
+    `fan` names the group of answers to one message that this is number `answer` of, from 1; a
+    turn of no group has "" and 0.
     """
 
     id: str
@@ -39,6 +43,8 @@ class Turn:
     started_at: float = field(default_factory=time.time)
     finished: Finished | None = None
     thinking: str = ""
+    fan: str = ""
+    answer: int = 0
 
     def finish(self, finished: Finished) -> None:
         """Take over how the answer ended."""
@@ -58,11 +64,58 @@ class TurnTree:
         self.system: str | None = None
         self.controller: dict[str, Any] | None = None
         self.device_fingerprint = ""
+        self._picked: set[str] = set()
+        self._onward: dict[str | None, str] = {}
 
     def add(self, turn: Turn) -> None:
         """Put a turn behind its parent and make it the head."""
         self.turns[turn.id] = turn
+        self.head = self._onward[turn.parent] = turn.id
+
+    def spread(self, turn: Turn) -> None:
+        """Put an answer behind its parent and make it the head; of a fan, the first of them is
+        until one is picked.
+        """
+        head = self.turns.get(self.head or "")
+        kin = bool(turn.fan) and head is not None and head.fan == turn.fan
+        if (kin and head and head.answer < turn.answer) or turn.fan in self._picked:
+            self.turns[turn.id] = turn
+        else:
+            self.add(turn)
+
+    def pick(self, turn: Turn) -> None:
+        """Go on from this turn; of a fan, it is the answer that was chosen."""
         self.head = turn.id
+        if turn.fan:
+            self._picked.add(turn.fan)
+        step: Turn | None = turn
+        while step:
+            self._onward[step.parent] = step.id
+            step = self.turns.get(step.parent) if step.parent else None
+
+    def open_fan(self) -> list[Turn]:
+        """The answers to choose from before the conversation goes on; none when there is no
+        choice.
+        """
+        head = self.turns.get(self.head or "")
+        if head is None or not head.fan or head.fan in self._picked:
+            return []
+        fan = [turn for turn in self.turns.values() if turn.fan == head.fan]
+        return sorted(fan, key=lambda turn: turn.answer) if len(fan) > 1 else []
+
+    def siblings(self, turn: Turn) -> list[Turn]:
+        """All answers to the message that this one answers; a fan's side by side, by number."""
+        found = [t for t in self.turns.values() if t.parent == turn.parent and t.role == turn.role]
+        begun: dict[str, int] = {}
+        for place, sibling in enumerate(found):
+            begun.setdefault(sibling.fan or sibling.id, place)
+        return sorted(found, key=lambda t: (begun[t.fan or t.id], t.answer))
+
+    def end_of(self, turn: Turn) -> Turn:
+        """The last turn behind this one, along the branch that was gone on with last."""
+        while behind := self._onward.get(turn.id):
+            turn = self.turns[behind]
+        return turn
 
     def path(self) -> list[Turn]:
         """The turns from the first to the head."""
@@ -97,7 +150,7 @@ class TurnTree:
         if turn.status != "partial" or not 0 <= offset <= len(turn.text):
             raise ValueError("a piece of text before it is missing")
         turn.text = turn.text[:offset] + text
-        self.add(turn)
+        self.spread(turn)
 
     def _assistant(self, record: dict[str, Any]) -> None:
         finished: Finished = from_dict(Finished, record | {"request": record["id"]})
@@ -106,13 +159,13 @@ class TurnTree:
             raise ValueError("a turn ends once")
         _text(record, "text")
         turn.finish(finished)
-        self.add(turn)
+        self.spread(turn)
         if finished.controller is not None:
             self.controller = finished.controller
             self.device_fingerprint = str(record.get("device_fingerprint", ""))
 
     def _head(self, record: dict[str, Any]) -> None:
-        self.head = self.turns[_text(record, "parent")].id
+        self.pick(self.turns[_text(record, "parent")])
 
     def _model(self, record: dict[str, Any]) -> None:
         self.model = dict(record["model"])
@@ -133,6 +186,8 @@ class TurnTree:
             text=_text(record, "text"),
             status=status,
             started_at=float(record["at"]),
+            fan=str(record.get("fan", "")),
+            answer=int(record.get("answer", 0)),
         )
 
 
@@ -170,6 +225,11 @@ def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) ->
     return _record("assistant", turn) | ending | {"device_fingerprint": device_fingerprint}
 
 
+def head_record(event_id: str, turn: Turn) -> dict[str, Any]:
+    """The event of the conversation going on from a turn that is not the last one written."""
+    return _change("head", event_id, turn.id)
+
+
 def model_record(event_id: str, parent: str | None, model: ModelInfo) -> dict[str, Any]:
     """The event of another model taking over."""
     fields = {"model": model_fields(model), "template_digest": model.template_digest}
@@ -192,4 +252,5 @@ def _change(kind: str, event_id: str, parent: str | None) -> dict[str, Any]:
 
 def _record(kind: str, turn: Turn) -> dict[str, Any]:
     at = round(turn.started_at, 3)
-    return {"type": kind, "id": turn.id, "parent": turn.parent, "at": at}
+    place = {"fan": turn.fan, "answer": turn.answer} if turn.fan else {}
+    return {"type": kind, "id": turn.id, "parent": turn.parent, "at": at, **place}

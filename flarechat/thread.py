@@ -1,0 +1,184 @@
+"""What was said in one conversation: its turns, their branches and its session file.
+
+Owns which turns are the conversation now, the answers that wait to be picked from, and that all of
+it is written down. Asks no engine: chat does, and says here what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flarechat.asking import Asked
+from flarechat.config import Settings
+from flarechat.errors import UsageError
+from flarechat.protocol import MemoryInfo, ModelInfo, Sampling
+from flarechat.sessions.keeper import Keeper
+from flarechat.sessions.names import new_id
+from flarechat.sessions.session import new_header
+from flarechat.sessions.turns import Turn, TurnTree, model_fields
+from flarechat.textsafe import well_formed
+
+
+class Thread:
+    """The turns of one conversation and the file they are kept in.
+
+    While `fan` holds answers to choose from, `turns` ends at the message they answer; `marked` is
+    the one of them that is looked at, from 0.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.turns: list[Turn] = []
+        self.fan: list[Turn] = []
+        self.marked = 0
+        self.notices: list[str] = []
+        self._keeper: Keeper | None = None
+        self._tree = TurnTree()
+        self._model: ModelInfo | None = None
+        self._live: dict[str, Asked] = {}
+
+    @property
+    def name(self) -> str:
+        """The session's name; empty until it has one."""
+        return self._keeper.name if self._keeper else ""
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt: the one set now ("" sets none), else the one saved last."""
+        now = self.settings.system
+        return self._tree.system if now is None else now
+
+    @property
+    def memory(self) -> MemoryInfo | None:
+        """The loaded model's memory, priced and allocated."""
+        return self._model.memory if self._model else None
+
+    @property
+    def bound(self) -> bool:
+        """Whether the model that answers is known."""
+        return self._model is not None
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether the disk refused something that has not been written since."""
+        return self._keeper is not None and self._keeper.unsaved
+
+    @property
+    def live(self) -> Turn | None:
+        """The answer under way; of several the first."""
+        return next((asked.turn for asked in self._live.values()), None)
+
+    @property
+    def lives(self) -> list[Turn]:
+        """All answers under way."""
+        return [asked.turn for asked in self._live.values()]
+
+    @property
+    def shown(self) -> Turn | None:
+        """The answer whose figures count: of a fan the marked one, else the last."""
+        if self.fan:
+            return self.fan[self.marked]
+        return self.turns[-1] if self.turns else None
+
+    def pick(self, number: int) -> Turn:
+        """Go on with this answer of the fan, from 0; the others stay as branches."""
+        if not 0 <= number < len(self.fan):
+            raise UsageError(
+                f"There is no answer {number + 1} to pick.",
+                f"Pick 1 to {len(self.fan)}." if self.fan else "/fan N asks for several answers.",
+            )
+        picked, self.fan = self.fan[number], []
+        self._tree.pick(picked)
+        self.turns.append(picked)
+        if self._keeper:
+            self._keeper.head(picked)
+        return picked
+
+    def place(self, turn: Turn) -> tuple[int, int]:
+        """Which of how many answers to the same message a turn is, from 1."""
+        siblings = self._tree.siblings(turn) if turn.role == "assistant" else [turn]
+        return (siblings.index(turn) + 1 if turn in siblings else 1), len(siblings)
+
+    def branch(self, turn: Turn, step: int) -> bool:
+        """Go over to another answer to the same message and to what followed it; whether there
+        is one in that direction.
+        """
+        self._require_rest()
+        siblings = self._tree.siblings(turn)
+        at = siblings.index(turn) + step
+        if turn.role != "assistant" or not 0 <= at < len(siblings):
+            return False
+        end = self._tree.end_of(siblings[at])
+        self._tree.pick(end)
+        self.turns = self._tree.path()
+        if self._keeper:
+            self._keeper.head(end)
+        return True
+
+    def _require_rest(self) -> None:
+        if self._live:
+            raise UsageError("An answer is still under way.", "Stop it first.")
+        if self.fan:
+            raise UsageError(
+                f"There are {len(self.fan)} answers to choose from.",
+                f"Pick one first: /pick 1 to /pick {len(self.fan)}.",
+            )
+
+    def _say(self, text: str) -> None:
+        """Save the user's turn."""
+        self._require_rest()
+        user = Turn(id=new_id(), parent=self._tree.head, role="user", text=well_formed(text))
+        if self._keeper:
+            if not self._keeper.begun:
+                self._keeper.begin(self._header(), user.text)
+                self._tree.system = self.system
+            self._note_system()
+            self._keeper.user(user)
+        self._tree.add(user)
+        self.turns.append(user)
+
+    def _step_back(self) -> None:
+        """Take the last message as the one to answer; its answer so far becomes a branch."""
+        self._require_rest()
+        turns = list(self.turns)
+        while turns and turns[-1].role != "user":
+            turns.pop()
+        if not turns:
+            raise UsageError("There is no message to answer again.", "Write /fan N and a message.")
+        self.turns = turns
+        self._note_system()
+
+    def _note_system(self) -> None:
+        """Write down which system prompt holds from here on, where the file says another."""
+        if self._keeper and (self.system or "") != (self._tree.system or ""):
+            self._keeper.system(self.system or "", self._tree.head)
+        self._tree.system = self.system
+
+    def _take_turns(self) -> None:
+        """Take the turns from the tree, and apart from them those that wait to be picked from."""
+        self.turns, self.fan = self._tree.path(), self._tree.open_fan()
+        self.marked = 0
+        if self.fan:
+            self.turns.pop()
+
+    def _note_model(self, model: ModelInfo, head: str | None) -> None:
+        """Write down which model answers from here on, where the file does not say so yet."""
+        known = (self._tree.model.get("fingerprint"), self._tree.template_digest)
+        if self._keeper and known != (model.fingerprint, model.template_digest):
+            self._keeper.model(model, head)
+            self._tree.model = model_fields(model)
+            self._tree.template_digest = model.template_digest
+
+    def _header(self) -> dict[str, Any]:
+        """The first line of a new session, from what is known by now."""
+        model = self._model
+        if model:
+            self._tree.model = model_fields(model)
+            self._tree.template_digest = model.template_digest
+        return new_header(
+            model=model,
+            model_name=self.settings.model,
+            sampling=self.settings.sampling(model.recommended if model else Sampling()),
+            speculation=self.settings.speculation(),
+            system=self.system,
+        )
