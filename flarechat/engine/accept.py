@@ -2,7 +2,8 @@
 
 `ratio` (Leviathan et al. 2023; Chen et al. 2023): accept draft d with min(1, p(d)/q(d)); on the
 first rejection draw from the normalised max(p - q, 0); after the last draft draw from p. The
-emitted tokens then have exactly the target's law.
+emitted tokens then have exactly the target's law. Draws are numbers of a Philox stream, so that
+other samplers that number theirs alike decide alike.
 `match`: accept d iff it equals what the target draws at that position; the text is then the same
 at every width. Target and drafter draw by Gumbel-max with one noise, a function of (seed,
 position, token), so that drafts still agree often (Daliri et al. 2024: at least (1-TV)/(1+TV)).
@@ -59,35 +60,37 @@ def _sampled(law: TargetLaw, lanes: Lanes) -> Tensor:
 
 
 def accept_ratio(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tensor, Tensor]:
-    """Accepted drafts, then one draw from the residual (rejected) or from the law (all kept)."""
+    """Accepted drafts, then one draw from the residual (rejected) or from the law (all kept).
+
+    Draft i is tested with draw i of the lane's round. The last draw is K where the target kept all
+    K columns, and K + 1 otherwise: draws are taken as FlashInfer's chain sampler takes them.
+    """
     depth = proposal.draft_tokens
-    rows = torch.arange(depth, device=proposal.tokens.device)
-    seed, start = lanes.seed(), lanes.next_positions(1)
-    u = rng.uniform(seed[:, None], rng.ACCEPT, start, rows)
-    kept = u * proposal.prob_of_drafts() < law.prob_of(proposal.tokens)
+    first = rng.ACCEPT_STRIDE * lanes.next_positions(1)[:, 0]
+    u = rng.uniforms(lanes.seed(), rng.ACCEPT, first, depth + 2)
+    kept = u[:, :depth] * proposal.prob_of_drafts() < law.prob_of(proposal.tokens)
     accepted = _leading(kept & proposal.valid())
 
     own = law.row(accepted)
-    rejected = accepted < proposal.offered
-    left = torch.where(rejected[:, None, None], _residual(own, proposal, accepted), own.probs)
+    rejected = (accepted < proposal.offered)[:, None, None]
+    left = torch.where(rejected, _residual(own, proposal, accepted, lanes), own.probs)
     # Rounding can leave nothing where p equals q; there p itself is the limit of the residual.
     left = torch.where(left.sum(-1, keepdim=True) > 0, left, own.probs)
-    position = (start + accepted[:, None])[..., None]
-    noise = rng.gumbel(seed[:, None, None], rng.RESIDUAL, position, own.candidates())
-    token = TargetLaw(left, own.ids).draw(noise)
-    padded = torch.cat([proposal.tokens, proposal.tokens.new_zeros(len(seed), 1)], dim=1)
+    last = torch.where(accepted == depth, u[:, depth], u[:, depth + 1])[:, None]
+    token = TargetLaw(left, own.ids, own.rising).token_at_mass(last * left.sum(-1))
+    padded = torch.cat([proposal.tokens, torch.zeros_like(token)], dim=1)
     return padded.scatter(1, accepted[:, None], token), accepted
 
 
-def _residual(own: TargetLaw, proposal: Proposal, accepted: Tensor) -> Tensor:
+def _residual(own: TargetLaw, proposal: Proposal, accepted: Tensor, lanes: Lanes) -> Tensor:
     """max(p - q, 0) at row `accepted`: float32 [B, 1, C], not normalised."""
     if proposal.draft_tokens == 0:
         return own.probs
-    row = accepted.clamp_max(proposal.draft_tokens - 1)[:, None]
-    if proposal.probs is None:
-        copied = proposal.tokens.gather(1, row)[..., None]
+    row = accepted.clamp_max(proposal.draft_tokens - 1)
+    q = proposal.law_at(row, lanes.pool.vocabulary)
+    if q is None:
+        copied = proposal.tokens.gather(1, row[:, None])[..., None]
         return torch.where(own.candidates() == copied, 0.0, own.probs)
-    q = proposal.probs.gather(1, row[..., None].expand(-1, 1, proposal.probs.shape[-1]))
     if own.ids is not None:
         q = q.gather(2, own.ids)
     return (own.probs - q).clamp_min(0)

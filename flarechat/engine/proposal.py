@@ -17,13 +17,16 @@ class Proposal:
 
     tokens: int64 [B, K]; entries at or past `offered` are padding and can never be accepted.
     offered: int64 [B], drafts really offered, at most K.
-    probs: float32 [B, K, V], row i the law draft i was drawn from; None for point masses, and
+    probs: float32 [B, K, C], row i the law draft i was drawn from; None for point masses, and
     where acceptance is by match, which does not look at it.
+    ids: int64 [B, K, C], the token of each candidate; None when C is the vocabulary in order. A
+    token that stands there twice has the sum.
     """
 
     tokens: Tensor
     offered: Tensor
     probs: Tensor | None = None
+    ids: Tensor | None = None
 
     @property
     def draft_tokens(self) -> int:
@@ -39,7 +42,19 @@ class Proposal:
         """float32 [B, K]: q(d), the probability each draft had under its own law."""
         if self.probs is None:
             return torch.ones_like(self.tokens, dtype=torch.float32)
-        return self.probs.gather(2, self.tokens[..., None])[..., 0]
+        if self.ids is None:
+            return self.probs.gather(2, self.tokens[..., None])[..., 0]
+        return torch.where(self.ids == self.tokens[..., None], self.probs, 0.0).sum(-1)
+
+    def law_at(self, rows: Tensor, vocabulary: int) -> Tensor | None:
+        """float32 [B, 1, V]: the law of draft `rows` int64 [B] of each lane; None if a point."""
+        if self.probs is None:
+            return None
+        at = rows[:, None, None].expand(-1, 1, self.probs.shape[-1])
+        q = self.probs.gather(1, at)
+        if self.ids is None:
+            return q
+        return q.new_zeros(len(q), 1, vocabulary).scatter_add_(2, self.ids.gather(1, at), q)
 
     @staticmethod
     def empty(lanes: int, device: torch.device) -> Proposal:

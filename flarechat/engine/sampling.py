@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flarechat.engine.plan import LawShape
     from flarechat.engine.slot import Lanes
 
+# Laws of so many candidates are drawn from without being sorted by id.
+MAX_CANDIDATES = 64
+_NO_TOKEN = torch.iinfo(torch.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class TargetLaw:
@@ -24,10 +28,12 @@ class TargetLaw:
 
     probs: float32 [B, W, C], rows sum to one.
     ids: int64 [B, W, C], the token of each candidate; None when C is the vocabulary in order.
+    `rising` says that the ids are in order, though they may not be all.
     """
 
     probs: Tensor
     ids: Tensor | None
+    rising: bool = False
 
     def candidates(self) -> Tensor:
         """int64, broadcastable to [B, W, C]: the candidates' token ids."""
@@ -56,6 +62,29 @@ class TargetLaw:
         """Gumbel-max draw at every row: noise [B, W, C] → tokens int64 [B, W]."""
         return self.token_at((self.probs.log() + noise).argmax(-1))
 
+    def token_at_mass(self, mass: Tensor) -> Tensor:
+        """Inverse distribution function in the order of ids: mass float32 [B, W] → int64 [B, W].
+
+        The first token with which the tokens up to it have more than `mass`; where rounding leaves
+        none, the last. Never one of probability 0.
+        """
+        held, ids = self.probs > 0, self.candidates()
+        passed = held & (self._mass_to_each() > mass[..., None])
+        first = torch.where(passed, ids, _NO_TOKEN).amin(-1)
+        return torch.where(first < _NO_TOKEN, first, torch.where(held, ids, 0).amax(-1))
+
+    def _mass_to_each(self) -> Tensor:
+        """float32 [B, W, C]: what each candidate and those of lower ids have together."""
+        if self.ids is None or self.rising:
+            return self.probs.cumsum(-1)
+        if self.ids.shape[-1] <= MAX_CANDIDATES:
+            below = self.ids[..., None, :] <= self.ids[..., None]
+            return torch.where(below, self.probs[..., None, :], 0.0).sum(-1)
+        order = self.ids.argsort(-1)
+        return torch.empty_like(self.probs).scatter_(
+            2, order, self.probs.gather(2, order).cumsum(-1)
+        )
+
     def token_at(self, index: Tensor) -> Tensor:
         """Candidate index [B, W] → token id [B, W]."""
         return index if self.ids is None else self.ids.gather(2, index[..., None])[..., 0]
@@ -63,9 +92,8 @@ class TargetLaw:
     def row(self, rows: Tensor) -> TargetLaw:
         """The law of one row a lane: rows int64 [B] → a law with W = 1."""
         at = rows[:, None, None].expand(-1, 1, self.probs.shape[-1])
-        return TargetLaw(
-            self.probs.gather(1, at), None if self.ids is None else self.ids.gather(1, at)
-        )
+        ids = None if self.ids is None else self.ids.gather(1, at)
+        return TargetLaw(self.probs.gather(1, at), ids, self.rising)
 
 
 def target_law(
@@ -74,7 +102,8 @@ def target_law(
 ) -> TargetLaw:  # fmt: skip
     """The law at each row: logits [B, W, V], drafts [B, K]; row i follows drafts before first + i.
 
-    A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, and V is R.
+    A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, rising, and
+    V is R.
     """
     logits = logits.float()
     if shape.penalties:
@@ -82,7 +111,8 @@ def target_law(
     law = _filtered(logits, lanes, shape)
     if vocabulary is None:
         return law
-    return TargetLaw(law.probs, vocabulary[law.candidates()].expand(law.probs.shape))
+    ids = vocabulary[law.candidates()].expand(law.probs.shape)
+    return TargetLaw(law.probs, ids, rising=law.ids is None)
 
 
 def _filtered(logits: Tensor, lanes: Lanes, shape: LawShape) -> TargetLaw:
@@ -107,7 +137,10 @@ def _filtered(logits: Tensor, lanes: Lanes, shape: LawShape) -> TargetLaw:
     probs = torch.where(probs >= floor, probs, 0.0)
     probs = probs / probs.sum(-1, keepdim=True)
     point = torch.zeros_like(probs).scatter_(2, probs.argmax(-1, keepdim=True), 1.0)
-    return TargetLaw(torch.where(heat > 0, probs, point), ids)
+    probs = torch.where(heat > 0, probs, point)
+    if shape.candidates or ids is None:
+        return TargetLaw(probs, ids)
+    return TargetLaw(torch.empty_like(probs).scatter_(2, ids, probs), None)
 
 
 def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

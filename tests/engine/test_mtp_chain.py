@@ -138,18 +138,24 @@ def test_each_draft_is_drawn_from_the_requests_own_law_with_the_promised_noise(
                 q = torch.nn.functional.one_hot(torch.tensor(own[step]), VOCABULARY).float()
             else:
                 assert_drawn(own[step], q, seed + lane, len(told) + step, by_match)
-            if proposal.probs is not None:
-                torch.testing.assert_close(proposal.probs[lane, step], q, atol=3e-6, rtol=1e-4)
+            kept = proposal.law_at(torch.full((2,), step), VOCABULARY)
+            if kept is not None:
+                torch.testing.assert_close(kept[lane, 0], q, atol=3e-6, rtol=1e-4)
     assert (proposal.probs is None) == (acceptance == "match" or law.candidates == 1)
 
 
 def assert_drawn(token: int, q: Tensor, seed: int, position: int, by_match: bool) -> None:
-    """The token wins the Gumbel race over q, up to rounding."""
-    domain = rng.SAMPLE if by_match else rng.DRAFT
-    noise = rng.gumbel(torch.tensor(seed), domain, torch.tensor(position), torch.arange(len(q)))
-    race = q.log() + noise
-
-    assert float(race.max() - race[token]) < 1e-3
+    """By match the token wins the Gumbel race over q, else the position's draw falls to it; both
+    up to rounding."""
+    if by_match:
+        at = torch.tensor(seed), rng.SAMPLE, torch.tensor(position), torch.arange(len(q))
+        race = q.log() + rng.gumbel(*at)
+        assert float(race.max() - race[token]) < 1e-3
+        return
+    stream = torch.tensor(seed), rng.DRAFT, torch.tensor(4 * position)
+    draw, through = float(rng.uniforms(*stream, 1)[0]), q.double().cumsum(0)
+    below = float(through[token] - q[token])
+    assert below - 1e-5 < draw < float(through[token]) + 1e-5
 
 
 @pytest.mark.parametrize("acceptance", ["match", "ratio", "mixed"])
@@ -273,13 +279,14 @@ def test_the_first_tokens_have_exactly_the_targets_law(case: tuple[Any, ...]) ->
 
 
 def test_a_law_that_did_not_draw_the_draft_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense = MtpDrafter._dense
+    laws = MtpDrafter._laws
 
-    def sharper(*args: Any) -> Tensor:
-        q = dense(*args).pow(2)
-        return q / q.sum(-1, keepdim=True)
+    def sharper(*args: Any) -> tuple[Tensor, Tensor | None]:
+        q, ids = laws(*args)
+        assert q is not None
+        return q.pow(2) / q.pow(2).sum(-1, keepdim=True), ids
 
-    monkeypatch.setattr(MtpDrafter, "_dense", sharper)
+    monkeypatch.setattr(MtpDrafter, "_laws", sharper)
     counts, law, _ = first_two(FREE, head_record(), [])
 
     assert chi_square_p(counts, law * LANES) < 1e-6

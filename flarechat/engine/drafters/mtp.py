@@ -130,17 +130,18 @@ class MtpDrafter:
         goes on from the last of them. `staged` is K wide."""
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
         drafts, laws, chain = staged.tokens[:, :0], [], dict[str, Tensor]()
+        draws = self._draws(lanes, plan)
         for step in range(plan.draft_tokens):
             hidden = self._step(lanes, hidden, token, plan, step, chain)
             law = self._law(lanes, hidden, drafts, plan)
-            own = law.only() if law.certain else law.draw(self._noise(lanes, law, plan, step))
+            own = law.only() if law.certain else self._drawn(lanes, law, plan, step, draws)
             forced = step < staged.offered[:, None]
             token = torch.where(forced, staged.tokens[:, step, None], own)
             drafts = torch.cat([drafts, token], dim=1)
             laws.append((law, forced))
         depth = self.depth.index_select(0, lanes.index).clamp_max(plan.draft_tokens)
         offered = torch.maximum(staged.offered, depth)
-        return Proposal(drafts, offered, self._dense(lanes, laws, drafts, plan))
+        return Proposal(drafts, offered, *self._laws(laws, drafts, plan))
 
     def absorb(
         self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
@@ -172,27 +173,40 @@ class MtpDrafter:
         logits, ids = self.head.logits(output), self.head.vocabulary
         return target_law(logits, lanes, drafts, plan.law, first=drafts.shape[1], vocabulary=ids)
 
-    def _noise(self, lanes: Lanes, law: TargetLaw, plan: Plan, step: int) -> Tensor:
-        """Draft `step`'s noise [B, 1, C]: the target's own for lanes accepted by match."""
-        seed, position = lanes.seed()[:, None, None], lanes.positions(1, step + 1)[..., None]
-        if plan.acceptance == "match":
-            return rng.gumbel(seed, rng.SAMPLE, position, law.candidates())
-        noise = rng.gumbel(seed, rng.DRAFT, position, law.candidates())
-        if plan.acceptance == "ratio":
-            return noise
-        shared = rng.gumbel(seed, rng.SAMPLE, position, law.candidates())
-        return torch.where(lanes.match()[:, None, None], shared, noise)
-
-    def _dense(
-        self, lanes: Lanes, laws: list[tuple[TargetLaw, Tensor]], drafts: Tensor, plan: Plan
-    ) -> Tensor | None:
-        """float32 [B, K, V]: each draft's law; None if all are points or nobody will look."""
-        if plan.acceptance == "match" or plan.law.candidates == 1 or not laws:
+    def _draws(self, lanes: Lanes, plan: Plan) -> Tensor | None:
+        """float32 [B, K]: each draft's own draw; None where none decides."""
+        if plan.acceptance == "match" or plan.law.candidates == 1 or not plan.draft_tokens:
             return None
+        first = rng.DRAFT_STRIDE * lanes.next_positions(plan.draft_tokens)
+        return rng.uniforms(lanes.seed()[:, None], rng.DRAFT, first, 1)[..., 0]
+
+    def _drawn(
+        self, lanes: Lanes, law: TargetLaw, plan: Plan, step: int, draws: Tensor | None
+    ) -> Tensor:
+        """Draft `step` [B, 1]: with the target's own noise for lanes accepted by match."""
+        if draws is not None and plan.acceptance == "ratio":
+            return law.token_at_mass(draws[:, step, None])
+        seed, position = lanes.seed()[:, None, None], lanes.positions(1, step + 1)[..., None]
+        shared = law.draw(rng.gumbel(seed, rng.SAMPLE, position, law.candidates()))
+        if draws is None:
+            return shared
+        own = law.token_at_mass(draws[:, step, None])
+        return torch.where(lanes.match()[:, None], shared, own)
+
+    def _laws(
+        self, laws: list[tuple[TargetLaw, Tensor]], drafts: Tensor, plan: Plan
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """float32 and int64 [B, K, C]: each draft's law, a point where it was staged; no law if
+        all are points or nobody will look, no ids where the candidates are the vocabulary."""
+        if plan.acceptance == "match" or plan.law.candidates == 1 or not laws:
+            return None, None
         # One candidate count for all steps: the plan and the head's vocabulary decide it.
-        own = torch.cat([law.probs for law, _ in laws], dim=1)
-        ids = torch.cat([law.candidates().expand(law.probs.shape) for law, _ in laws], dim=1)
         forced = torch.cat([forced for _, forced in laws], dim=1)[..., None]
-        dense = torch.zeros(*drafts.shape, lanes.pool.vocabulary, device=self.device)
-        dense.scatter_(2, ids, torch.where(forced, 0.0, own))
-        return dense.scatter_add_(2, drafts[..., None], forced.float())
+        probs = torch.cat([law.probs for law, _ in laws], dim=1)
+        probs = torch.where(forced, 0.0, probs)
+        if laws[0][0].ids is None:
+            return probs.scatter_add_(2, drafts[..., None], forced.float()), None
+        ids = torch.cat([law.candidates() for law, _ in laws], dim=1)
+        first = torch.where(forced, drafts[..., None], ids[..., :1])
+        probs[..., :1] += forced
+        return probs, torch.cat([first, ids[..., 1:]], dim=-1)

@@ -210,14 +210,14 @@ def test_the_first_tokens_by_ratio_have_exactly_the_targets_law() -> None:
 def test_a_law_that_is_not_the_drafts_own_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from flarechat.engine.drafters.mtp import MtpDrafter
 
-    dense = MtpDrafter._dense
+    laws = MtpDrafter._laws
 
-    def sharper(*given: Any) -> Tensor:
-        q = dense(*given)
+    def sharper(*given: Any) -> tuple[Tensor, Tensor | None]:
+        q, ids = laws(*given)
         assert q is not None
-        return q.pow(2) / q.pow(2).sum(-1, keepdim=True)
+        return q.pow(2) / q.pow(2).sum(-1, keepdim=True), ids
 
-    monkeypatch.setattr(MtpDrafter, "_dense", sharper)
+    monkeypatch.setattr(MtpDrafter, "_laws", sharper)
     counts, law, _ = first_two(Sampling(temperature=1.2))
 
     assert chi_square_p(counts, law * MANY) < 1e-6
