@@ -1,7 +1,8 @@
 """ScriptedEngine: an engine door that plays written answers, for tests without torch.
 
 It owns a script (one answer a request) and a clock nobody waits for: every `drain` plays
-`rounds_per_drain` more rounds of the request under way, so a test decides how far a turn got.
+`rounds_per_drain` more rounds of the requests under way, as many as there are lanes, interleaved,
+so a test decides how far a turn got.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Play:
     ms: float = 10.0
     channel: str = "answer"
 
-    def round(self, request: str, index: int, context: int) -> Round:
+    def round(self, request: str, index: int, context: int, lanes: int = 1) -> Round:
         """The Round event of this play: all but its last piece were accepted drafts."""
         offered, emitted = self.width - 1, len(self.pieces)
         accepted = emitted - 1
@@ -89,6 +90,7 @@ class Play:
             context=context,
             reason="scripted",
             tokens=tuple(range(context, context + emitted)),
+            lanes=lanes,
             match_length=8 if first in ("history", "context") else 0,
             origin="turn-0" if first == "history" else "",
         )
@@ -112,9 +114,10 @@ class ScriptedEngine:
         reason: str = "stop",
         prompt_tokens: int = 12,
         model: ModelInfo = MODEL,
+        lanes: int = 1,
         notices: tuple[str, ...] = (),
     ) -> None:
-        self.model, self.notices = model, notices
+        self.model, self.notices, self.lanes = model, notices, lanes
         self.answers = [tuple(answer) for answer in answers] or [words("Hello there.")]
         self.rounds_per_drain = rounds_per_drain
         self.failure, self.reason, self.prompt_tokens = failure, reason, prompt_tokens
@@ -132,7 +135,7 @@ class ScriptedEngine:
         if self.failure:
             self._events.append(Failed(error=ErrorInfo.of(self.failure)))
         else:
-            ready = Ready(model=self.model, lanes=1, load_ms=5.0, notices=self.notices)
+            ready = Ready(model=self.model, lanes=self.lanes, load_ms=5.0, notices=self.notices)
             self._events.append(ready)
 
     def submit(self, request: Request) -> None:
@@ -150,10 +153,11 @@ class ScriptedEngine:
         events = list(self._events)
         self._events.clear()
         for _ in range(self.rounds_per_drain):
-            if self._live:
-                events.extend(self._live[0].step())
-                if self._live[0].done:
-                    self._live.popleft()
+            playing = list(self._live)[: self.lanes]
+            for turn in playing:
+                events.extend(turn.step(len(playing)))
+                if turn.done:
+                    self._live.remove(turn)
         return events
 
     def wait(self, timeout: float | None = None) -> list[Event]:
@@ -174,7 +178,7 @@ class _Turn:
         self.said = {"answer": "", "thinking": ""}
         self.started, self.done = False, False
 
-    def step(self) -> list[Event]:
+    def step(self, lanes: int = 1) -> list[Event]:
         if not self.started:
             self.started = True
             return self._open()
@@ -183,7 +187,7 @@ class _Turn:
             return [self._close()]
         play = self.plays.popleft()
         context = self.prompt_tokens + self.totals.emitted
-        played = play.round(self.request.id, self.totals.rounds, context)
+        played = play.round(self.request.id, self.totals.rounds, context, lanes)
         self.totals.add(played)
         text = "".join(play.pieces)
         self.said[play.channel] += text

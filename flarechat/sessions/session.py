@@ -161,7 +161,13 @@ class SessionWriter:
         self._log.append(record, durable=True)
 
     def head(self, turn: Turn) -> None:
-        """Write which turn the conversation goes on from, and sync it to the disk."""
+        """Write which turn the conversation goes on from, and sync it to the disk.
+
+        An answer that has said nothing yet is written first: a reader must know the turn.
+        """
+        if turn.status == "streaming" and turn.id not in self._saved:
+            self._log.append(partial_record(turn, 0))
+            self._saved[turn.id] = len(turn.text)
         self._log.append(head_record(names.new_id(), turn), durable=True)
 
     def close(self) -> None:
