@@ -58,7 +58,7 @@ def uniforms(seed: Tensor, domain: int, first: Tensor, count: int) -> Tensor:
     """Draws first … first + count - 1 of a stream, for seeds and `first` int64 of shapes that
     broadcast to [...], first a multiple of 4: float32 [..., count] in (0, 1], to the bit what
     `curand_uniform` gives."""
-    seed, first = torch.broadcast_tensors(seed, first)
+    seed, first = torch.broadcast_tensors(seed, first)  # type: ignore[no-untyped-call]
     block = (first >> 2)[..., None]
     if count > 4:
         block = block + torch.arange(-(-count // 4), device=seed.device)
