@@ -1,0 +1,107 @@
+"""Captured rounds measured on one GPU: equality, speed, service, peers, floor, lanes, memory.
+
+    python -m benchmarks.h200.rounds --model MODEL.gguf --out FOLDER --revision REV
+
+Owns the order of the sections and the command line. A section that fails is written down and the
+next one goes on; the last lines printed are the tables. `--dry` plays all of it on the CPU over a
+tiny random model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.h200 import equality, floor, lanes, memory, peers, record, service, speed, tables
+from benchmarks.h200.desk import Setup
+from benchmarks.h200.record import Box, Run
+from benchmarks.h200.rows import load
+from benchmarks.h200.sizes import DRY, FULL, Sizes
+
+Section = Callable[[Run, Setup, Sizes, str, Box], Mapping[str, Any]]
+SECTIONS: dict[str, Section] = {
+    "equality": equality.measure,
+    "service": service.measure,
+    "floor": floor.measure,
+    "memory": memory.measure,
+    "speed": speed.measure,
+    "lanes": lanes.measure,
+    "transformers": peers.measure,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser("rounds", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--model", help="a GGUF file or a folder; left out with --dry")
+    made.add_argument("--mtp-file", help="a draft head to try before those that ship")
+    made.add_argument("--out", required=True, help="the folder for the CSV files and the JSON")
+    made.add_argument("--name", default="rounds", help="how the files' names begin")
+    made.add_argument("--revision", default="", help="the git revision, for the record")
+    made.add_argument("--sections", default=",".join(SECTIONS), help="which, joined by commas")
+    made.add_argument("--seconds", type=float, default=570, help="for all sections together")
+    made.add_argument("--executor", default="graph", help="the one beside eager")
+    made.add_argument("--device", default="cuda")
+    made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--dry", action="store_true", help="on the CPU, tiny, in seconds")
+    return made
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the sections asked for. 0 if none failed, 1 otherwise, 2 for a wrong command line."""
+    words = list(sys.argv[1:] if given is None else given)
+    made = parser()
+    asked = made.parse_args(words)
+    names = [name for name in asked.sections.split(",") if name]
+    if unknown := [name for name in names if name not in SECTIONS]:
+        made.error(f"--sections {unknown[0]} is unknown; use {', '.join(SECTIONS)}")
+    if not asked.dry and not asked.model:
+        made.error("--model is needed, unless --dry is given")
+    with tempfile.TemporaryDirectory() as folder:
+        setup = dry_setup(Path(folder)) if asked.dry else _setup(asked, Path(folder))
+        executor = "eager" if asked.dry and asked.executor == "graph" else asked.executor
+        sizes = DRY if asked.dry else FULL
+        command = shlex.join(["python", "-m", "benchmarks.h200.rounds", *words])
+        facts = record.facts(setup.device, asked.revision, command, asked.dry)
+        run = Run(Path(asked.out), asked.name, facts, asked.seconds)
+        for name in SECTIONS:
+            if name in names:
+                work = _bound(SECTIONS[name], run, setup, sizes, executor)
+                run.section(name, work, sizes.seconds[name])
+    print(tables.text(load([run.write()])))
+    return 1 if run.failed else 0
+
+
+def _bound(
+    section: Section, run: Run, setup: Setup, sizes: Sizes, executor: str
+) -> Callable[[Box], Mapping[str, Any]]:
+    return lambda box: section(run, setup, sizes, executor, box)
+
+
+def _setup(asked: argparse.Namespace, folder: Path) -> Setup:
+    return Setup(
+        model=asked.model, cache=str(folder), device=asked.device, dtype=asked.dtype,
+        mtp_file=asked.mtp_file,
+    )  # fmt: skip
+
+
+def dry_setup(folder: Path) -> Setup:
+    """A tiny random llama with a random head, in float32 on the CPU."""
+    from tests.models import heads, tiny
+
+    torch.manual_seed(0)
+    context = {"llama.context_length": 1024}
+    model = tiny.write(folder / "tiny.gguf", extra=context).path
+    heads.beside(model, folder)
+    return Setup(model=str(model), cache=str(folder), device="cpu", dtype="float32")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
