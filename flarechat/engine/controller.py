@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flarechat.engine.offer import DRAFTING, Offer, runs_chain
 from flarechat.engine.pricing import CostKey, CostTable, Survival
@@ -37,11 +37,11 @@ class Choice:
     drafting: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(NamedTuple):
     """One way to play the next round: the tokens of all lanes it should bring, and its price.
 
     `ms` is None while no round of so many lanes was ever timed; rows are then assumed cheap.
+    `gain` is E/T in tokens a millisecond.
     """
 
     drafting: str
@@ -50,11 +50,7 @@ class _Option:
     key: CostKey
     ms: float | None
     copied: int
-
-    @property
-    def gain(self) -> float:
-        """E/T in tokens a millisecond."""
-        return self.tokens / (self.key.bulk() if self.ms is None else self.ms)
+    gain: float
 
     def figures(self, *, units: bool = True) -> str:
         """E and T in words."""
@@ -151,14 +147,18 @@ class Controller:
 
     def _of_way(self, offers: Sequence[Offer], context: int, drafting: str) -> Iterator[_Option]:
         most = max((o.drafted(drafting, MAX_DRAFT_TOKENS) for o in offers), default=0)
+        chain, lanes = runs_chain(drafting), len(offers)
+        first = CostKey.of(lanes, 1, context, learned=chain)
         expected = self._expected(offers, drafting, most)
+        copies = [o.copied(drafting, MAX_DRAFT_TOKENS) for o in offers]
         for depth in [0] if drafting == "none" else range(1, most + 1):
-            copied = max(o.copied(drafting, depth) for o in offers)
-            continued = any(o.drafted(drafting, depth) > o.copied(drafting, depth) for o in offers)
-            if drafting != "both" or (copied and continued):
-                key = CostKey.of(len(offers), depth + 1, context, learned=runs_chain(drafting))
-                ms = self.costs.ms(key)
-                yield _Option(drafting, depth, expected[depth], key, ms, copied)
+            copied = min(max(copies), depth)
+            if drafting == "both" and not (copied and _continued(offers, copies, depth)):
+                continue
+            key = CostKey(lanes, depth + 1, first.bucket, chain)
+            ms, tokens = self.costs.ms(key), expected[depth]
+            gain = tokens / (key.bulk() if ms is None else ms)
+            yield _Option(drafting, depth, tokens, key, ms, copied, gain)
 
     def _probe(self, options: Sequence[_Option], best: _Option, lanes: int) -> Choice | None:
         """A look past the choice, if one is due and the budget pays its expected loss."""
@@ -193,6 +193,12 @@ class Controller:
         longer = min(2 * self._probe_every, _PROBE_EVERY_MOST)
         self._probe_every = _PROBE_EVERY if better else longer
         self._since_probe = 0
+
+
+def _continued(offers: Sequence[Offer], copies: Sequence[int], depth: int) -> bool:
+    """Whether the chain goes on from a lane's copies within `depth` drafts."""
+    pairs = zip(offers, copies, strict=True)
+    return any(min(offer.learned, depth) > min(copied, depth) for offer, copied in pairs)
 
 
 def _chosen(option: _Option, reason: str, *, probe: bool = False) -> Choice:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from flarechat.protocol import MAX_DRAFT_TOKENS
 
 SURVIVAL_PRIOR = {
     "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6, "mtp": 0.62,
@@ -54,10 +56,12 @@ class Survival:
 
     def __init__(self) -> None:
         self.means: dict[str, list[Mean]] = {}
+        self._rates: dict[str, list[float]] = {}
 
     def observe(self, kinds: Sequence[str], accepted: int) -> None:
         """One lane's drafts: depths up to accepted + 1 were reached, as far as offered."""
         for depth, kind in enumerate(kinds[: accepted + 1]):
+            self._rates.pop(kind, None)
             floor = _SURVIVAL_FLOOR_RATES.get(kind, _SURVIVAL_FLOOR_RATE)
             means = self.means.setdefault(kind, [])
             while len(means) <= depth:
@@ -66,6 +70,12 @@ class Survival:
 
     def rates(self, kind: str, depths: int) -> list[float]:
         """The conditional rates at depths 0, 1, …; thin depths lean on the one before."""
+        known = self._rates.get(kind)
+        if known is None or len(known) < depths:
+            known = self._rates[kind] = self._worked_out(kind, max(depths, MAX_DRAFT_TOKENS))
+        return known[:depths]
+
+    def _worked_out(self, kind: str, depths: int) -> list[float]:
         rates, rate = [], SURVIVAL_PRIOR.get(kind, 0.5)
         means = self.means.get(kind, [])
         for depth in range(depths):
@@ -90,6 +100,7 @@ class Survival:
 
     def load(self, state: Any) -> None:
         """Take means back; kinds that do not parse are left out."""
+        self._rates.clear()
         for kind, rows in (state if isinstance(state, dict) else {}).items():
             try:
                 means = [Mean(float(value), int(count)) for value, count in rows]
@@ -99,8 +110,7 @@ class Survival:
                 self.means[str(kind)] = means
 
 
-@dataclass(frozen=True, slots=True)
-class CostKey:
+class CostKey(NamedTuple):
     """A round's price class: lanes, width, the power-of-two bucket of its context, and whether
     the MTP chain drafted."""
 
@@ -151,6 +161,8 @@ class CostTable:
     ordinary: dict[CostKey, Mean] = field(default_factory=dict)
     probes: dict[CostKey, Mean] = field(default_factory=dict)
     rounds: int = 0
+    _near: dict[CostKey, CostKey | None] = field(default_factory=dict, repr=False)
+    _classes: int = 0
 
     def observe(self, key: CostKey, ms: float, *, settled: bool, probe: bool) -> None:
         """One round's time. Unsettled ones (after a plan change) only seed an empty class, and
@@ -214,10 +226,18 @@ class CostTable:
         return probe if self.rounds - mean.seen > _STALE_ROUNDS and probe.seen > mean.seen else None
 
     def _nearest(self, key: CostKey) -> tuple[CostKey, float] | None:
-        """The closest measured class of as many lanes."""
-        known = [k for k in {*self.ordinary, *self.probes} if k.lanes == key.lanes]
-        priced = [(k, ms) for k in known if (ms := self._measured(k)) is not None]
-        return min(priced, key=lambda item: key.distance(item[0]), default=None)
+        """The closest measured class of as many lanes; looked up anew when there are more."""
+        classes = len(self.ordinary) + len(self.probes)
+        if classes != self._classes:
+            self._near.clear()
+            self._classes = classes
+        if key not in self._near:
+            known = [k for k in {*self.ordinary, *self.probes} if k.lanes == key.lanes]
+            measured = [k for k in known if self._measured(k) is not None]
+            self._near[key] = min(measured, key=key.distance, default=None)
+        other = self._near[key]
+        ms = None if other is None else self._measured(other)
+        return None if other is None or ms is None else (other, ms)
 
     def state(self) -> dict[str, list[float]]:
         """The ordinary means, for the session file."""

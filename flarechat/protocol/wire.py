@@ -31,14 +31,34 @@ _NAMES: dict[str, type] = {
 }  # fmt: skip
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+_FIELDS: dict[type, tuple[str, ...]] = {}
+_ATOMS = frozenset((str, int, float, bool, type(None)))
+
+
 def to_dict(message: Any) -> dict[str, Any]:
     """The JSON form of a command or an event: its fields behind its name."""
-    return {"event": type(message).__name__.lower(), **dataclasses.asdict(message)}
+    return {"event": type(message).__name__.lower(), **_plain(message)}
+
+
+def _plain(value: Any) -> Any:
+    """`value` with every dataclass in it as a dict of its fields."""
+    cls = type(value)
+    if cls in _ATOMS:
+        return value
+    if cls in (tuple, list):
+        return cls(_plain(item) for item in value) if value else value
+    if cls is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    names = _FIELDS.get(cls)
+    if names is None:
+        names = _FIELDS[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return {name: _plain(getattr(value, name)) for name in names}
 
 
 def encode(message: Any) -> str:
     """One line of JSON, without the line break."""
-    return json.dumps(to_dict(message), ensure_ascii=True, separators=(",", ":"))
+    return _ENCODER.encode(to_dict(message))
 
 
 def decode(line: str) -> Any:

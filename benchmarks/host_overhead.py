@@ -1,0 +1,223 @@
+"""What a round costs the host: everything about it but the model.
+
+    python benchmarks/host_overhead.py [--model PATH] [--rounds N] [--out CSV]
+
+An executor that computes nothing hands out frames with tokens of an ordinary text, two rounds
+under way as on a GPU; the engine stages, chooses, launches, collects, decodes, and writes its
+events as JSON lines to a null device, as the engine process does. Printed are microseconds of the
+thread's own time a round, medians of `--repeat` answers: all of it, and by part (with the clocks'
+own cost in them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flarechat.engine.accept import EXHAUSTED, RUNNING
+from flarechat.engine.boot import language_of
+from flarechat.engine.controller import Controller
+from flarechat.engine.drafters import blend, make_drafter
+from flarechat.engine.drafters.mtp import MtpDrafter
+from flarechat.engine.engine import Engine, Language
+from flarechat.engine.frame import HEADER, Frame
+from flarechat.engine.plan import Plan
+from flarechat.engine.recipes import SUPPORTED
+from flarechat.engine.slot import Lanes, SlotPool
+from flarechat.engine.state.hidden import HiddenState
+from flarechat.engine.state.kv import KVState
+from flarechat.engine.weights import load_checkpoint
+from flarechat.models import store
+from flarechat.protocol import Event, Message, Request, Sampling, Speculation, encode
+
+CPU = torch.device("cpu")
+CONTEXT = 2048
+TEXT = (
+    "The lighthouse keeper climbed the narrow stairs every evening, counting them under her breath "
+    "although she had known the number for thirty years. Below her the harbour filled with boats, "
+    "and the wind brought the smell of tar, salt and bread. She lit the lamp, wrote the hour into "
+    "the book, and looked for the one ship that was still missing. Nobody had asked her to; it was "
+    "simply what one did, as one closes a gate or turns the loaf so that it does not lie upside "
+    "down. At midnight the rain began. "
+)
+
+
+class BareHead:
+    """A draft head without arithmetic: the sizes that its drafter asks for."""
+
+    features, vocabulary = 4, None
+
+    def cache(self, slots: int, context: int) -> tuple[KVState, HiddenState]:
+        kv = KVState(1, slots, context, 1, 4, torch.float32, CPU)
+        return kv, HiddenState(slots, context, 4, torch.float32, CPU)
+
+
+class BareTarget:
+    """A target that has no state."""
+
+    repair_ms = 0.0
+
+    def states(self) -> tuple[()]:
+        return ()
+
+
+class Prepared:
+    """Hands out frames: of K drafts two are kept, and the tokens are those of a text."""
+
+    name, depth = "prepared", 2
+
+    def __init__(self, tokens: list[int], budget: int) -> None:
+        self.tokens, self.budget, self.at, self.done = tokens, budget, 0, 0
+
+    def play(self, lanes: Lanes, plan: Plan) -> Frame:
+        left = self.budget - self.done
+        emitted = min(min(plan.draft_tokens, 2) + 1, left)
+        self.done += emitted
+        finish = EXHAUSTED if self.done == self.budget else RUNNING
+        row = [plan.draft_tokens, min(plan.draft_tokens, 2), emitted, finish, 0, self.done]
+        start, self.at = self.at, (self.at + emitted) % (len(self.tokens) - 8)
+        row += self.tokens[start : start + plan.width]
+        record = torch.tensor([row], dtype=torch.int64)
+        assert record.shape[1] == HEADER + plan.width
+        return Frame(record)
+
+    def prefill(self, *_: object) -> None:
+        """Nothing."""
+
+    copy = prefill
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+
+class Clock:
+    """Time spent in wrapped calls, by name; what a part calls is taken off it."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._inner: list[float] = []
+
+    def wrap(self, owner: Any, name: str, part: str) -> None:
+        call = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.part(part):
+                return call(*args, **kwargs)
+
+        setattr(owner, name, timed)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.thread_time()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            whole = time.thread_time() - began
+            self.spent[name] = self.spent.get(name, 0.0) + whole - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += whole
+
+
+def engine_of(language: Language, prepared: Prepared, emit: Callable[[Event], None]) -> Engine:
+    pool = SlotPool(1, CONTEXT, language.tokenizer.vocabulary, CPU)
+    learned = MtpDrafter(BareHead(), 1, CONTEXT, CPU)  # type: ignore[arg-type]
+    drafter = blend(make_drafter("copies", 1, CPU), learned)
+    target: Any = BareTarget()
+    return Engine(target, drafter, prepared, pool, language, Controller(), emit)
+
+
+def answer(
+    language: Language, tokens: list[int], how: Speculation, rounds: int, clock: Clock | None
+) -> tuple[float, int]:
+    """Microseconds a round of one answer, and its rounds; the last quarter of it is timed."""
+    per_round = 1 if how.draft_tokens == 0 else 3
+    budget = min(rounds * per_round, CONTEXT - 64)
+    played = 0
+    with open(os.devnull, "w", encoding="utf-8") as null:
+
+        def emit(event: Event) -> None:
+            nonlocal played
+            played += type(event).__name__ == "Round"
+            null.write(encode(event) + "\n")
+            null.flush()
+
+        prepared = Prepared(tokens, budget)
+        engine = engine_of(language, prepared, emit)
+        if clock is not None:
+            clock.wrap(engine.player, "_stage", "stage")
+            clock.wrap(engine.player, "_choose", "choose")
+            clock.wrap(engine.player, "due", "due")
+            clock.wrap(engine.player, "launch", "launch")
+            clock.wrap(engine.player, "_learn", "record")
+            clock.wrap(engine.player, "collect", "collect")
+            clock.wrap(engine, "_settle", "take")
+            clock.wrap(engine, "emit", "emit")
+            clock.wrap(prepared, "play", "(frame)")
+        message = Message(role="user", content="Tell me about the harbour.")
+        sampling = Sampling(temperature=0.7, top_k=50, top_p=0.95)
+        engine.submit(
+            Request(
+                id="r", messages=(message,), sampling=sampling, speculation=how, max_tokens=budget
+            )
+        )
+        while played < 8:
+            engine.step()
+        if clock is not None:
+            clock.spent.clear()
+        first, began = played, time.thread_time()
+        while engine.busy:
+            engine.step()
+        spent = time.thread_time() - began
+    return 1e6 * spent / (played - first), played - first
+
+
+ARMS = {
+    "off": Speculation(draft_tokens=0),
+    "fixed 3, mtp": Speculation(draft_tokens=3, adaptive=False, history_drafts=False),
+    "adaptive, mtp": Speculation(history_drafts=False),
+    "adaptive, mtp and copies": Speculation(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="GGUF file or folder; the default model if left out")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--out", help="CSV file to write")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    path = Path(asked.model) if asked.model else store.resolve("smollm2")
+    cache = path.parent
+    language = language_of(load_checkpoint(path, cache, lambda *_: None, supported=SUPPORTED))
+    tokens = language.tokenizer.encode(TEXT * 3)
+    lines = ["arm,part,us_per_round"]
+    for arm, how in ARMS.items():
+        gc.collect()
+        totals = [answer(language, tokens, how, asked.rounds, None)[0] for _ in range(asked.repeat)]
+        parts: dict[str, list[float]] = {}
+        for _ in range(asked.repeat):
+            clock = Clock()
+            _, rounds = answer(language, tokens, how, asked.rounds, clock)
+            for name, seconds in clock.spent.items():
+                parts.setdefault(name, []).append(1e6 * seconds / rounds)
+        found = {"all": statistics.median(totals)}
+        found |= {name: statistics.median(values) for name, values in parts.items()}
+        print(f"{arm:26} " + "  ".join(f"{name} {us:.0f}" for name, us in found.items()))
+        lines += [f'"{arm}",{name},{us:.1f}' for name, us in found.items()]
+    if asked.out:
+        Path(asked.out).write_text("\n".join(lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
