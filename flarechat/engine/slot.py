@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -124,14 +125,18 @@ class SlotPool:
 
 
 class Lanes:
-    """B slots played together. `slots` are their numbers, `index` the same on the device.
+    """B slots played together; `slots` are their numbers.
 
     Lanes that are `prefilling` write their own rows though no round may play them yet.
     """
 
     def __init__(self, pool: SlotPool, slots: Sequence[int], *, prefilling: bool = False) -> None:
         self.pool, self.slots, self.prefilling = pool, tuple(slots), prefilling
-        self.index = pool.index(self.slots)
+
+    @cached_property
+    def index(self) -> Tensor:
+        """int64 [B]: the slots' numbers on the device."""
+        return self.pool.index(self.slots)
 
     def for_prefill(self) -> Lanes:
         """The same slots, prefilling."""

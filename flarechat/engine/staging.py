@@ -15,21 +15,43 @@ from torch import Tensor
 COLUMNS = 16
 
 
+class Block:
+    """`size` numbers of the host's, `host`, and the device's copy of them, `device`.
+
+    Two pinned copies take turns, so that one is filled while the other may not have left yet.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.host = np.zeros(size, dtype=np.int64)
+        self._turn = 0
+        self._pinned: list[tuple[Tensor, np.ndarray, torch.cuda.Event]] = []
+        if device.type == "cpu":
+            self.device = torch.from_numpy(self.host)
+            return
+        self.device = torch.zeros(size, dtype=torch.int64, device=device)
+        for _ in range(2):
+            pinned = torch.zeros(size, dtype=torch.int64).pin_memory()
+            self._pinned.append((pinned, pinned.numpy(), torch.cuda.Event()))
+
+    def upload(self) -> None:
+        """Give the device what the host has now; returns before it has arrived."""
+        if not self._pinned:
+            return
+        pinned, view, left = self._pinned[self._turn]
+        left.synchronize()
+        view[:] = self.host
+        self.device.copy_(pinned, non_blocking=True)
+        left.record()
+        self._turn = 1 - self._turn
+
+
 class Staging:
-    """The block of S slots. Two pinned copies take turns, so that a round's is not overwritten
-    before it has left: at most two rounds may be under way."""
+    """The block of S slots."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self.slots, self.device = slots, device
-        self._host = np.zeros(slots * COLUMNS, dtype=np.int64)
-        self._given, self._turn = 0, 0
-        self._pinned: list[Tensor] = []
-        if device.type == "cpu":
-            self._device = torch.from_numpy(self._host)
-            return
-        self._device = torch.zeros(slots * COLUMNS, dtype=torch.int64, device=device)
-        self._pinned = [torch.zeros(self._host.size, dtype=torch.int64).pin_memory() for _ in "ab"]
-        self._views = [block.numpy() for block in self._pinned]
+        self._block = Block(slots * COLUMNS, device)
+        self._given = 0
 
     @staticmethod
     def price(slots: int) -> int:
@@ -42,12 +64,8 @@ class Staging:
         assert self._given <= COLUMNS, "the staging block has no columns left"
         part = slice(start * self.slots, self._given * self.slots)
         shape = (self.slots, width)
-        return self._host[part].reshape(shape), self._device[part].view(shape)
+        return self._block.host[part].reshape(shape), self._block.device[part].view(shape)
 
     def upload(self) -> None:
-        """Give the device what the host has now; returns before it has arrived."""
-        if not self._pinned:
-            return
-        self._views[self._turn][:] = self._host
-        self._device.copy_(self._pinned[self._turn], non_blocking=True)
-        self._turn = 1 - self._turn
+        """Give the device what the host has staged; returns before it has arrived."""
+        self._block.upload()
