@@ -1,0 +1,203 @@
+"""Attention of a window's rows over their slots' keys and values, split over the keys, in Triton.
+
+Owns how the keys are split and put together again. A split is a fixed number of keys, so a row's
+result does not depend on how many rows travel with it, and lengths are read on the device. The last
+program of a lane, kv head and row tile to arrive adds the splits up, in their order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flarechat.engine.kernels.launch import begin, options, placed, places, product_type, wait
+
+if TYPE_CHECKING:
+    from flarechat.engine.window import Window
+
+ROUND = 8  # rows of the widest round; more are a prompt's, whose tiles are many enough unsplit
+_MOST_SPLITS, _COUNTERS = 128, 1 << 16
+_NONE: tl.constexpr = tl.constexpr(-1e30)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Keys of a block, blocks of a split, warps, loads under way, and splits added up at once."""
+
+    keys: int = 64
+    blocks: int = 1
+    warps: int = 4
+    stages: int = 3
+    merged: int = 4
+
+
+# By query heads of a group and head dimension.
+TUNED: dict[tuple[int, int], Split] = {}
+
+
+def split_for(group: int, dim: int, size: int = 2) -> Split:
+    """How to split the keys of heads of `dim` dimensions of `size` bytes that `group` queries
+    share."""
+    found = TUNED.get((group, dim))
+    if found is not None and size == 2:
+        return found
+    if dim > 128 or size > 2:
+        return Split(keys=16 * 256 // max(dim, 128) if size > 2 else 32, warps=8, merged=2)
+    return Split()
+
+
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, window: Window, split: Split | None = None
+) -> Tensor:
+    """Queries [B, W, heads, D] over keys and values [S, H, rows, D] of the lanes' slots, each row
+    up to its own position → [B, W, heads * D]. Rows of lanes at rest come to nothing in particular.
+    """
+    batch, width, heads, dim = q.shape
+    _, kv_heads, capacity, _ = keys.shape
+    group = heads // kv_heads
+    split = split or split_for(group, dim, q.element_size())
+    tall = _tall(group, dim, width, q.element_size())
+    tiles = triton.cdiv(width * group, tall)
+    blocks = triton.cdiv(capacity, split.keys)
+    own = split.blocks if width <= ROUND else blocks
+    own = max(own, triton.cdiv(blocks, _MOST_SPLITS))
+    splits = triton.cdiv(blocks, own)
+    out = torch.empty(batch, width, heads * dim, dtype=q.dtype, device=q.device)
+    parts = batch * kv_heads * tiles * splits * tall if splits > 1 else 1
+    sums = torch.empty(parts, dim, dtype=torch.float32, device=q.device)
+    scales = torch.empty(parts, 2, dtype=torch.float32, device=q.device)
+    _attend[(splits, tiles, batch * kv_heads)](
+        q, keys, values, out, sums, scales, counters(q.device, batch * kv_heads * tiles),
+        keys.stride(0), keys.stride(1), math.log2(math.e) / math.sqrt(dim), **places(window),
+        GROUP=group, KV_HEADS=kv_heads, DIM=dim, ROWS=capacity, TALL=tall, KEYS=split.keys,
+        BLOCKS=own, SPLITS=splits, MERGED=split.merged,
+        TYPE=product_type(q), STAGES=split.stages, num_warps=split.warps, **options(q),
+    )  # fmt: skip
+    return out
+
+
+def _tall(group: int, dim: int, width: int, size: int) -> int:
+    """Rows of a tile: those of the widest round, if they are not too many to hold."""
+    most = 64 if dim > 128 or width > ROUND else 128
+    most = 16 if dim > 128 and size > 2 else most
+    return min(max(int(triton.next_power_of_2(ROUND * group)), 16), most)
+
+
+def counters(device: torch.device, count: int) -> Tensor:
+    """int32 zeros, `count` at least; whoever uses them leaves zeros."""
+    if count > _COUNTERS:
+        raise ValueError(f"{count} tiles of rows; the kernel counts {_COUNTERS}")
+    return _counters(device)
+
+
+@functools.cache
+def _counters(device: torch.device) -> Tensor:
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+
+
+@triton.jit(do_not_specialize=["width", "shift", "spare"])  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
+    q, keys, values, out, sums, scales, arrived, slot_step, head_step, factor,
+    index, consumed, finish, width, shift, spare, PREFILLING: tl.constexpr,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+    TALL: tl.constexpr, KEYS: tl.constexpr, BLOCKS: tl.constexpr, SPLITS: tl.constexpr,
+    MERGED: tl.constexpr, TYPE: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One split of one tile of rows of a lane and kv head: rows w * GROUP + g, in that order."""
+    begin(PDL)
+    split, tile = tl.program_id(0), tl.program_id(1)
+    lane, head = tl.program_id(2) // KV_HEADS, tl.program_id(2) % KV_HEADS
+    r = tile * TALL + tl.arange(0, TALL)
+    w, there = r // GROUP, r < width * GROUP
+    d = tl.arange(0, DIM)
+    wait(PDL)
+    slot, position, _, live = placed(
+        lane * width + w, there, index, consumed, finish, width, shift, spare, PREFILLING
+    )
+    # Rows at rest see the first key alone, whatever it is.
+    position = tl.where(live, tl.minimum(position, ROWS - 1), 0).to(tl.int32)
+    last = tl.max(tl.where(there, position, 0))
+    used = last // (KEYS * BLOCKS) + 1
+    if split >= used:
+        return
+    row = lane * width + w
+    at = (row * (GROUP * KV_HEADS) + head * GROUP + r % GROUP)[:, None] * DIM + d[None, :]
+    own = tl.load(q + at, there[:, None], other=0.0).to(TYPE)
+    base = tl.max(tl.where(there, slot, 0)) * slot_step + head * head_step
+    first = split * (KEYS * BLOCKS)
+    most = tl.full((TALL,), _NONE, tl.float32)
+    total = tl.zeros((TALL,), tl.float32)
+    seen = tl.zeros((TALL, DIM), tl.float32)
+    end = tl.minimum(first + KEYS * BLOCKS, last + 1)
+    for start in tl.range(first, end, KEYS, num_stages=STAGES):
+        k = start + tl.arange(0, KEYS)
+        lines = base + k[:, None] * DIM + d[None, :]
+        known = (k < end)[:, None]
+        key = tl.load(keys + lines, known, other=0.0).to(TYPE)
+        score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
+        score = tl.where(k[None, :] <= position[:, None], score, _NONE)
+        higher = tl.maximum(most, tl.max(score, axis=1))
+        share = tl.where(score > _NONE, tl.exp2(score - higher[:, None]), 0.0)
+        kept = tl.exp2(most - higher)
+        value = tl.load(values + lines, known, other=0.0).to(TYPE)
+        total = total * kept + tl.sum(share, axis=1)
+        told = share.to(values.dtype.element_ty).to(TYPE)
+        seen = seen * kept[:, None] + tl.dot(told, value, input_precision="ieee")
+        most = higher
+    KIND: tl.constexpr = out.dtype.element_ty
+    if SPLITS == 1:
+        tl.store(out + at, (seen / total[:, None]).to(KIND), there[:, None])
+    else:
+        group = (tl.program_id(2) * tl.num_programs(1) + tile).to(tl.int64)
+        part = (group * SPLITS + split) * TALL + tl.arange(0, TALL)
+        tl.store(scales + part * 2, most, there)
+        tl.store(scales + part * 2 + 1, total, there)
+        tl.store(sums + part[:, None] * DIM + d[None, :], seen, there[:, None])
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + group, 1, sem="acq_rel")
+        if before == used - 1:
+            tl.debug_barrier()
+            tl.store(arrived + group, 0)
+            merged = _merged(sums, scales, group * SPLITS, used, there, d,
+                             TALL, DIM, MERGED)  # fmt: skip
+            tl.store(out + at, merged.to(KIND), there[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merged(  # type: ignore[no-untyped-def]
+    sums, scales, first, used, there, d, TALL: tl.constexpr, DIM: tl.constexpr,
+    MERGED: tl.constexpr,
+):  # fmt: skip
+    """float32 [TALL, DIM]: the splits `first` … `first` + `used` - 1 as one."""
+    r = tl.arange(0, TALL)
+    highest = tl.full((TALL,), _NONE, tl.float32)
+    whole = tl.zeros((TALL,), tl.float32)
+    for start in range(0, used, 32):
+        s = start + tl.arange(0, 32)
+        known = (s < used)[:, None] & there[None, :]
+        at = scales + ((first + s)[:, None] * TALL + r[None, :]) * 2
+        mosts = tl.load(at, known, other=_NONE, cache_modifier=".cg")
+        totals = tl.load(at + 1, known, other=0.0, cache_modifier=".cg")
+        higher = tl.maximum(highest, tl.max(mosts, axis=0))
+        whole = whole * tl.exp2(highest - higher)
+        whole += tl.sum(tl.exp2(mosts - higher[None, :]) * totals, axis=0)
+        highest = higher
+    seen = tl.zeros((TALL, DIM), tl.float32)
+    for start in range(0, used, MERGED):
+        for step in tl.static_range(MERGED):
+            number = start + step + tl.zeros_like(r)
+            held = there & (number < used)
+            line = (first + number) * TALL + r
+            most = tl.load(scales + line * 2, held, other=_NONE, cache_modifier=".cg")
+            own = tl.load(sums + line[:, None] * DIM + d[None, :], held[:, None], other=0.0,
+                          cache_modifier=".cg")  # fmt: skip
+            seen += own * tl.exp2(most - highest)[:, None]
+    return seen / tl.where(there, whole, 1.0)[:, None]
