@@ -101,6 +101,7 @@ class Desk:
         self.events: list[tuple[float, Event]] = []
         self.on_round: Callable[[Round], None] | None = None
         fields: dict[str, Any] = {"executor": executor} if boots_with("executor") else {}
+        self.allocated_before = torch.cuda.memory_allocated() if setup.cuda else 0
         began = time.perf_counter()
         self.engine = boot_engine(
             Boot(
@@ -216,3 +217,28 @@ class Desk:
         gc.collect()
         if self.setup.cuda:
             torch.cuda.empty_cache()
+
+
+class Desks:
+    """The engines of a run by executor, lanes and head, each booted when it is first asked for."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self._made: dict[tuple[str, int, bool], Desk] = {}
+
+    def get(self, executor: str, *, lanes: int = 1, mtp: bool = True) -> Desk:
+        """The engine, with nothing left of what was asked of it before but its loaded model."""
+        key = executor, lanes, mtp
+        if key not in self._made:
+            self._made[key] = Desk(self.setup, executor=executor, lanes=lanes, mtp=mtp)
+        desk = self._made[key]
+        desk.forget_prefixes()
+        desk.forget_history()
+        desk.steer()
+        return desk
+
+    def close(self) -> None:
+        """Give all of them back."""
+        for desk in self._made.values():
+            desk.close()
+        self._made.clear()

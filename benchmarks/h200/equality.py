@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.h200.desk import Desk, Setup, Told
+from benchmarks.h200.desk import Desk, Desks, Told
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.taps import plays, records
@@ -60,9 +60,8 @@ def cases(drafts: bool, questions: int) -> list[tuple[str, Arm, int]]:
 class Witness:
     """Asks one engine everything and keeps what it left."""
 
-    def __init__(self, setup: Setup, sizes: Sizes, executor: str) -> None:
-        self.sizes = sizes
-        self.desk = Desk(setup, executor=executor, lanes=max(sizes.lanes))
+    def __init__(self, desk: Desk, sizes: Sizes) -> None:
+        self.desk, self.sizes = desk, sizes
         self.kept: dict[Key, Kept] = {}
         self.played = self.desk.executor.name
 
@@ -93,7 +92,8 @@ class Witness:
             told = self.desk.ask(text, arm, sampling, tokens, **more)
         slot = seen.slots[0][0]
         own = tuple(lanes[0] for lanes in read[: len(told.rounds)])
-        self.kept[key] = Kept(told.tokens, own, self._state(slot), told.restored)
+        state = self._state(slot, arm.speculation.learned)
+        self.kept[key] = Kept(told.tokens, own, state, told.restored)
         return told
 
     def _branch(self, law: str, arm: Arm, prompt: int) -> None:
@@ -106,15 +106,20 @@ class Witness:
             key = law, arm.name, BRANCH, lane
             self.kept[key] = Kept(told.tokens, (), {}, told.restored)
 
-    def _state(self, slot: int) -> dict[str, Tensor]:
-        """Copies of the slot's rows in every state, and of its columns in the pool."""
+    def _state(self, slot: int, learned: bool) -> dict[str, Tensor]:
+        """Copies of the slot's rows in every state that the request kept up, and of its columns in
+        the pool. A head's own rows pair two tokens each, so there is one fewer of them."""
         engine = self.desk.engine
         rows = len(engine.residents.held(slot))
         found = {f"pool.{n}": t[slot].clone() for n, t in engine.pool.tensors().items()}
-        states = (*self.desk.executor.target.states(), *engine.drafter.states())
-        for number, state in enumerate(states):
-            saved = state.snapshot(slot, rows)
-            found |= {f"{type(state).__name__}.{number}.{n}": t for n, t in saved.items()}
+        states = [("target", state, rows) for state in self.desk.executor.target.states()]
+        head = getattr(engine.drafter, "learned", None)
+        if head is not None:
+            states.append(("head", head.hidden, rows))
+            states += [("head", head.cache, max(rows - 1, 0))] if learned else []
+        for whose, state, count in states:
+            saved = state.snapshot(slot, count)
+            found |= {f"{whose}.{type(state).__name__}.{n}": t for n, t in saved.items()}
         return found
 
 
@@ -166,8 +171,8 @@ def compare(run: Run, eager: Witness, graph: Witness) -> None:
             difference(one.state, other.state) if compared else (0.0, 0.0, "")
         )
         run.table("equality").add(
-            law=law, arm=arm, case=case, number=number, tokens=len(one.tokens),
-            same_tokens=int(apart < 0), first_apart=apart,
+            law=law, arm=arm, case=case, number=number, same_plans=int(planned),
+            tokens=len(one.tokens), same_tokens=int(apart < 0), first_apart=apart,
             records=len(one.records) if shown else 0,
             same_records=int(one.records == other.records) if shown else "",
             states=len(one.state) if compared else 0, state_abs=absolute, state_rel=relative,
@@ -190,15 +195,12 @@ def compare_widths(run: Run, executor: str, witness: Witness) -> None:
             )  # fmt: skip
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
     witnesses = []
     for name, share in (("eager", 0.6), (executor, 1.0)):
-        witness = Witness(setup, sizes, name)
-        try:
-            witness.ask_all(box, share)
-        finally:
-            witness.desk.close()
+        witness = Witness(desks.get(name, lanes=max(sizes.lanes)), sizes)
+        witness.ask_all(box, share)
         compare_widths(run, witness.played, witness)
         witnesses.append(witness)
     compare(run, *witnesses)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.h200.bare import Replay, device_seconds, replay_of, timed
-from benchmarks.h200.desk import Desk, Setup
+from benchmarks.h200.desk import Desk, Desks, Setup
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.taps import Plays, plays
@@ -40,23 +40,20 @@ PLAIN = (Case(OFF, 0, "none"), Case(OFF, 7, "copies"))
 LEARNED = (Case("fixed-1", 1, "mtp"), Case("fixed-3", 3, "mtp"), Case("fixed-7", 7, "mtp"))
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    bandwidth = copy_bandwidth(setup, sizes.copy_bytes)
-    empty = empty_kernel_seconds() if setup.cuda else None
-    desk = Desk(setup, executor=executor)
-    try:
-        for context, tokens in sizes.contexts.items():
-            for case in (*PLAIN, *(LEARNED if desk.drafts else ())):
-                if not box.over:
-                    _case(run, desk, sizes, context, tokens, case, bandwidth, empty)
-        return {
-            "executor": desk.executor.name,
-            "copy_bytes_a_second": bandwidth,
-            "empty_kernel_us": None if empty is None else 1e6 * empty,
-        }
-    finally:
-        desk.close()
+    bandwidth = copy_bandwidth(desks.setup, sizes.copy_bytes)
+    empty = empty_kernel_seconds() if desks.setup.cuda else None
+    desk = desks.get(executor)
+    for context, tokens in sizes.contexts.items():
+        for case in (*PLAIN, *(LEARNED if desk.drafts else ())):
+            if not box.over:
+                _case(run, desk, sizes, context, tokens, case, bandwidth, empty)
+    return {
+        "executor": desk.executor.name,
+        "copy_bytes_a_second": bandwidth,
+        "empty_kernel_us": None if empty is None else 1e6 * empty,
+    }
 
 
 def _case(
@@ -161,7 +158,7 @@ def kernel_table(
     found: dict[str, list[float]] = {}
     for event in profiled.events():
         if event.device_type.name == "CUDA":
-            found.setdefault(event.name, []).append(event.device_time)
+            found.setdefault(event.name, []).append(event.time_range.elapsed_us())
     rounds = len(replays)
     rows = [(name, len(times) / rounds, sum(times) / rounds) for name, times in found.items()]
     return sorted(rows, key=lambda row: -row[2])

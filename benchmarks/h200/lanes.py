@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.h200.desk import Desk, Setup, Told
+from benchmarks.h200.desk import Desk, Desks, Told
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.texts import ADAPTIVE, LAWS, OFF, QUESTIONS, arms
 from flarechat.bench.arms import Arm
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    desk = Desk(setup, executor=executor, lanes=max(sizes.lanes))
-    try:
-        names = (OFF, ADAPTIVE) if desk.drafts else (OFF,)
-        for repeat in range(sizes.repeats + 1):
-            for arm in arms(names):
-                for lanes in sizes.lanes:
-                    if box.over:
-                        break
-                    _play(run, desk, arm, lanes, repeat, sizes.tokens)
-        return {"executor": desk.executor.name, "boot_seconds": round(desk.boot_seconds, 2)}
-    finally:
-        desk.close()
+    desk = desks.get(executor, lanes=max(sizes.lanes))
+    names = (OFF, ADAPTIVE) if desk.drafts else (OFF,)
+    for repeat in range(sizes.repeats + 1):
+        for arm in arms(names):
+            for lanes in sizes.lanes:
+                if box.over:
+                    break
+                _play(run, desk, arm, lanes, repeat, sizes.tokens)
+    return {"executor": desk.executor.name, "boot_seconds": round(desk.boot_seconds, 2)}
 
 
 def _play(run: Run, desk: Desk, arm: Arm, lanes: int, repeat: int, tokens: int) -> None:

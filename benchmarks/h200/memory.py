@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.h200.desk import Desk, Setup
+from benchmarks.h200.desk import Desk, Desks
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.texts import HISTORY, LAWS, OFF, QUESTIONS, arms
@@ -26,30 +26,22 @@ COUNTED = (
 _FIRST = 3
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    if setup.cuda:
-        torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if setup.cuda else 0
-    desk = Desk(setup, executor=executor, lanes=max(sizes.lanes))
-    try:
-        told = desk.ready.model.memory
-        assert told is not None, "a booted engine says what it priced"
-        figures = {
-            "executor": desk.executor.name,
-            "priced": told.priced,
-            "priced_total": sum(told.priced.values()),
-            "allocated": told.allocated,
-            "allocated_before": before,
-            "reserved": torch.cuda.memory_reserved() if setup.cuda else None,
-        }
-        names = (OFF, "fixed-3", HISTORY) if desk.drafts else (OFF, HISTORY)
-        for arm in arms(names):
-            if not box.over:
-                _steady(run, desk, arm, sizes.steady_rounds)
-        return figures
-    finally:
-        desk.close()
+    desk = desks.get(executor, lanes=max(sizes.lanes))
+    told = desk.ready.model.memory
+    assert told is not None, "a booted engine says what it priced"
+    for arm in arms((OFF, "fixed-3", HISTORY) if desk.drafts else (OFF, HISTORY)):
+        if not box.over:
+            _steady(run, desk, arm, sizes.steady_rounds)
+    return {
+        "executor": desk.executor.name,
+        "priced": told.priced,
+        "priced_total": sum(told.priced.values()),
+        "allocated": told.allocated,
+        "allocated_before": desk.allocated_before,
+        "reserved": torch.cuda.memory_reserved() if desk.setup.cuda else None,
+    }
 
 
 def _steady(run: Run, desk: Desk, arm: Arm, rounds: int) -> None:

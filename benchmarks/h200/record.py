@@ -63,13 +63,21 @@ class Box:
 
 
 class Run:
-    """One run into `folder`; its files' names begin with `name`."""
+    """One run into `folder`; its files' names begin with `name`.
 
-    def __init__(self, folder: Path, name: str, facts: Mapping[str, Any], seconds: float) -> None:
+    A `resumed` run goes on in the file that is there.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, facts: Mapping[str, Any], seconds: float, *,
+        resumed: bool = False,
+    ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.name, self.box = folder, name, Box(seconds)
         self.tables: dict[str, Table] = {}
         self.said: dict[str, Any] = {**facts, "sections": {}}
+        if resumed:
+            self.said = json.loads(self._json.read_text("utf-8"))
 
     def table(self, name: str) -> Table:
         """The table of this name."""
@@ -77,8 +85,9 @@ class Run:
             self.tables[name] = Table(self.folder / f"{self.name}-{name}.csv")
         return self.tables[name]
 
-    def section(self, name: str, work: Callable[[Box], Mapping[str, Any]], seconds: float) -> None:
-        """Do a section's work in its time; what goes wrong is written down and the run goes on."""
+    def section(self, name: str, work: Callable[[Box], Mapping[str, Any]], seconds: float) -> bool:
+        """Do a section's work in its time, and say whether it went well; what goes wrong is written
+        down."""
         box, began = Box(min(seconds, self.box.left)), time.monotonic()
         entry: dict[str, Any] = {"figures": {}, "failure": None}
         tables = set(self.tables)
@@ -96,6 +105,11 @@ class Run:
         self.write()
         state = "failed" if entry["failure"] else "cut short" if box.cut else "done"
         print(f"[{name}: {state} in {entry['seconds']} s]", file=sys.stderr, flush=True)
+        return entry["failure"] is None
+
+    @property
+    def _json(self) -> Path:
+        return self.folder / f"{self.name}.json"
 
     @property
     def failed(self) -> list[str]:
@@ -104,9 +118,8 @@ class Run:
 
     def write(self) -> Path:
         """The JSON as it stands."""
-        path = self.folder / f"{self.name}.json"
-        path.write_text(json.dumps(self.said, indent=1) + "\n", "utf-8")
-        return path
+        self._json.write_text(json.dumps(self.said, indent=1) + "\n", "utf-8")
+        return self._json
 
 
 def facts(device: str, revision: str, command: str, dry: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,12 @@ from typing import Any
 import torch
 
 from benchmarks.h200 import equality, floor, lanes, memory, peers, record, service, speed, tables
-from benchmarks.h200.desk import Setup
+from benchmarks.h200.desk import Desks, Setup
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.rows import load
 from benchmarks.h200.sizes import DRY, FULL, Sizes
 
-Section = Callable[[Run, Setup, Sizes, str, Box], Mapping[str, Any]]
+Section = Callable[[Run, Desks, Sizes, str, Box], Mapping[str, Any]]
 SECTIONS: dict[str, Section] = {
     "equality": equality.measure,
     "service": service.measure,
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--executor", default="graph", help="the one beside eager")
     made.add_argument("--device", default="cuda")
     made.add_argument("--dtype", default="bfloat16")
+    made.add_argument("--resumed", action="store_true", help="go on in the files that are there")
     made.add_argument("--dry", action="store_true", help="on the CPU, tiny, in seconds")
     return made
 
@@ -66,23 +68,50 @@ def main(given: Sequence[str] | None = None) -> int:
         made.error("--model is needed, unless --dry is given")
     with tempfile.TemporaryDirectory() as folder:
         setup = dry_setup(Path(folder)) if asked.dry else _setup(asked, Path(folder))
-        executor = "eager" if asked.dry and asked.executor == "graph" else asked.executor
-        sizes = DRY if asked.dry else FULL
         command = shlex.join(["python", "-m", "benchmarks.h200.rounds", *words])
         facts = record.facts(setup.device, asked.revision, command, asked.dry)
-        run = Run(Path(asked.out), asked.name, facts, asked.seconds)
-        for name in SECTIONS:
-            if name in names:
-                work = _bound(SECTIONS[name], run, setup, sizes, executor)
-                run.section(name, work, sizes.seconds[name])
+        run = Run(Path(asked.out), asked.name, facts, asked.seconds, resumed=asked.resumed)
+        left = _measure(run, setup, asked, [name for name in SECTIONS if name in names])
+    if left:
+        return _go_on(words, left, run.box.left)
     print(tables.text(load([run.write()])))
     return 1 if run.failed else 0
 
 
-def _bound(
-    section: Section, run: Run, setup: Setup, sizes: Sizes, executor: str
-) -> Callable[[Box], Mapping[str, Any]]:
-    return lambda box: section(run, setup, sizes, executor, box)
+def _measure(
+    run: Run, setup: Setup, asked: argparse.Namespace, names: Sequence[str]
+) -> Sequence[str]:
+    """Play sections; those still to play, where a failure took the device with it."""
+    desks, sizes = Desks(setup), DRY if asked.dry else FULL
+    executor = "auto" if asked.dry else asked.executor
+    for place, name in enumerate(names, start=1):
+
+        def work(box: Box, section: Section = SECTIONS[name]) -> Mapping[str, Any]:
+            return section(run, desks, sizes, executor, box)
+
+        if not run.section(name, work, sizes.seconds[name]):
+            if device_lost(setup):
+                return names[place:]
+            desks.close()
+    desks.close()
+    return ()
+
+
+def device_lost(setup: Setup) -> bool:
+    """Whether this process can use the device no more, as after a failed kernel."""
+    try:
+        if setup.cuda:
+            torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False
+
+
+def _go_on(words: Sequence[str], names: Sequence[str], seconds: float) -> int:
+    """The other sections in a process of their own, with a device that works."""
+    more = ["--resumed", "--sections", ",".join(names), "--seconds", f"{seconds:.0f}"]
+    call = [sys.executable, "-m", "benchmarks.h200.rounds", *words, *more]
+    return subprocess.run(call, check=False).returncode
 
 
 def _setup(asked: argparse.Namespace, folder: Path) -> Setup:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.h200.bare import captured, device_seconds, replays_of
-from benchmarks.h200.desk import Desk, Setup
+from benchmarks.h200.desk import Desk, Desks
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.taps import host_clock, plays
@@ -18,21 +18,17 @@ from benchmarks.h200.texts import ADAPTIVE, LAWS, OFF, QUESTIONS, arms
 from flarechat.bench.arms import Arm
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    desk = Desk(setup, executor=executor)
-    try:
-        names = (OFF, "fixed-1", "fixed-3", "fixed-7", ADAPTIVE) if desk.drafts else (OFF,)
-        for arm in arms(names):
-            if box.over:
-                break
-            desk.steer()
-            desk.ask(QUESTIONS[0], arm, LAWS["match"], sizes.tokens)
-            _against_bare(run, desk, arm, sizes)
-            _by_part(run, desk, arm, sizes)
-        return {"executor": desk.executor.name, "captured": captured(desk)}
-    finally:
-        desk.close()
+    desk = desks.get(executor)
+    for arm in arms((OFF, "fixed-1", "fixed-3", "fixed-7", ADAPTIVE) if desk.drafts else (OFF,)):
+        if box.over:
+            break
+        desk.steer()
+        desk.ask(QUESTIONS[0], arm, LAWS["match"], sizes.tokens)
+        _against_bare(run, desk, arm, sizes)
+        _by_part(run, desk, arm, sizes)
+    return {"executor": desk.executor.name, "captured": captured(desk)}
 
 
 def _against_bare(run: Run, desk: Desk, arm: Arm, sizes: Sizes) -> None:

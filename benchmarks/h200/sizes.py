@@ -25,14 +25,14 @@ class Sizes:
     steady_rounds: int = 1000
     peer_tokens: int = 256
     copy_bytes: int = 2 << 30
-    compile_seconds: float = 150.0
+    peer_repeats: int = 2
     seconds: Mapping[str, float] = field(
         default_factory=lambda: {
-            "equality": 240,
+            "equality": 300,
             "service": 60,
             "floor": 60,
             "memory": 45,
-            "speed": 300,
+            "speed": 280,
             "lanes": 60,
             "transformers": 240,
         }
@@ -52,6 +52,7 @@ DRY = Sizes(
     passes=2,
     steady_rounds=8,
     peer_tokens=8,
+    peer_repeats=1,
     copy_bytes=1 << 20,
     seconds=dict.fromkeys(FULL.seconds, 30.0),
 )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.h200.desk import Desk, Setup, Told
+from benchmarks.h200.desk import Desks, Told
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
 from benchmarks.h200.texts import (
@@ -38,10 +38,10 @@ EDIT = "edit"
 class Speeds:
     """The two engines of the section, and what they measured."""
 
-    def __init__(self, run: Run, setup: Setup, sizes: Sizes, executor: str) -> None:
+    def __init__(self, run: Run, desks: Desks, sizes: Sizes, executor: str) -> None:
         self.run, self.sizes = run, sizes
-        self.plain = Desk(setup, executor=executor, mtp=False)
-        self.drafting = Desk(setup, executor=executor)
+        self.plain = desks.get(executor, mtp=False)
+        self.drafting = desks.get(executor)
         self.controllers: dict[tuple[str, str, str], Controller] = {}
         self.round_ms: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
         for desk in (self.plain, self.drafting):
@@ -100,11 +100,6 @@ class Speeds:
                 median_ms=median(samples),
             )  # fmt: skip
 
-    def close(self) -> None:
-        """Give both engines back."""
-        self.plain.close()
-        self.drafting.close()
-
 
 def passes(sizes: Sizes, drafts: bool) -> list[tuple[str, str, Arm, int]]:
     """Law, context, arm and repeat of every pass in order; arms turn round from one to the next."""
@@ -122,9 +117,9 @@ def passes(sizes: Sizes, drafts: bool) -> list[tuple[str, str, Arm, int]]:
     return order
 
 
-def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
+def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    speeds = Speeds(run, setup, sizes, executor)
+    speeds = Speeds(run, desks, sizes, executor)
     done = 0
     try:
         for law, context, arm, repeat in passes(sizes, speeds.drafting.drafts):
@@ -134,11 +129,9 @@ def measure(run: Run, setup: Setup, sizes: Sizes, executor: str, box: Box) -> di
             done += 1
     finally:
         speeds.widths()
-        figures = {
-            "executor": speeds.drafting.executor.name,
-            "passes": done,
-            "boot_seconds": round(speeds.drafting.boot_seconds, 2),
-            "plain_boot_seconds": round(speeds.plain.boot_seconds, 2),
-        }
-        speeds.close()
-    return figures
+    return {
+        "executor": speeds.drafting.executor.name,
+        "passes": done,
+        "boot_seconds": round(speeds.drafting.boot_seconds, 2),
+        "plain_boot_seconds": round(speeds.plain.boot_seconds, 2),
+    }

@@ -22,23 +22,25 @@ def machine(data: Data) -> Shown | None:
 
 def equality(data: Data) -> Shown | None:
     """How many answers of the two executors are equal, and how far states are apart."""
-    made = []
-    for law, case in distinct(data.rows["equality"], "law", "case"):
-        own = where(data.rows["equality"], law=law, case=case)
+    rows, made = data.rows["equality"], []
+    for law, case, same in distinct(rows, "law", "case", "same_plans"):
+        own = where(rows, law=law, case=case, same_plans=same)
         recorded = [row for row in own if row["records"]]
         stated = [row for row in own if row["states"]]
         worst = max(stated, key=lambda row: row["state_rel"], default=None)
         made.append(
             (
-                law, case, str(len(own)), str(sum(row["same_tokens"] for row in own)),
+                law, case, "the same" if same else "its own", str(len(own)),
+                str(sum(row["same_tokens"] for row in own)),
                 f"{sum(row['same_records'] for row in recorded)} of {len(recorded)}",
                 f"{sum(row['state_abs'] == 0 for row in stated)} of {len(stated)}",
                 f"{worst['state_abs']:.2g} / {worst['state_rel']:.2g}" if worst else "",
                 f"{min(row['restored'] for row in own)} to {max(row['restored'] for row in own)}",
             )
         )  # fmt: skip
-    columns = ("law", "case", "answers", "same tokens", "same records", "states bit-equal",
-               "largest difference, absolute / relative", "restored tokens")  # fmt: skip
+    columns = ("law", "case", "plans", "answers", "same tokens", "same records",
+               "states bit-equal", "largest difference, absolute / relative",
+               "restored tokens")  # fmt: skip
     return Shown(columns, made) if made else None
 
 

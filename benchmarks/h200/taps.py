@@ -24,16 +24,22 @@ Call = Callable[..., Any]
 
 @dataclass(slots=True)
 class Plays:
-    """The rounds that were played, in order, and the slot pool as it was before the first."""
+    """The rounds that were played, in order, the slot pool as it was before the first, and what
+    the host had staged for that one."""
 
     slots: list[tuple[int, ...]] = field(default_factory=list)
     plans: list[Any] = field(default_factory=list)
     pool: dict[str, Tensor] = field(default_factory=dict)
+    staged: Any = None
 
     def reset(self, desk: Desk) -> None:
-        """Make the slots what they were before the first round."""
+        """Make the slots, and what is staged for them, what they were before the first round."""
         for name, held in desk.engine.pool.tensors().items():
             held.copy_(self.pool[name])
+        staging = desk.executor.staging
+        if staging is not None:
+            staging._block.host[:] = self.staged
+            staging.upload()
 
 
 @contextmanager
@@ -65,7 +71,10 @@ def plays(desk: Desk) -> Iterator[Plays]:
                 seen.pool = {n: t.clone() for n, t in desk.engine.pool.tensors().items()}
             seen.slots.append(tuple(lanes.slots))
             seen.plans.append(plan)
-            return call(lanes, plan)
+            frame = call(lanes, plan)
+            if seen.staged is None and desk.executor.staging is not None:
+                seen.staged = desk.executor.staging._block.host.copy()
+            return frame
 
         return play
 
