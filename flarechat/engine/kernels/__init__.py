@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Said out loud, as the default differs between versions of Triton.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
+# Rows whose products go to kernels. More read the weights so often that torch's are faster.
+FEW = 128
+
 _interpreted = False
 
 
@@ -31,6 +34,11 @@ def available() -> bool:
 def fused(x: Tensor) -> bool:
     """Whether work on `x` goes to a kernel: on a GPU, or where `interpreted` asks for it."""
     return (x.is_cuda or _interpreted) and available()
+
+
+def few(x: Tensor) -> bool:
+    """Whether products of x [..., D] go to kernels for few rows."""
+    return fused(x) and x.numel() <= FEW * x.shape[-1]
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from torch import Tensor
 from flarechat.engine.kernels.launch import begin, options, product_type, wait
 
 ROWS = 16
-FEW = 128  # rows that go here; of more, torch's products read the weights as often, and faster
 
 _HELD, _HELD_BYTES = 4096, 96 * 4 * 32  # inputs, and bytes a warp, of a weight held at once
 _STEP = 256

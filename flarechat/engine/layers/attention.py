@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flarechat.engine.layers.linear import Linear
+from flarechat.engine import kernels
+from flarechat.engine.layers.linear import Linear, dense
 from flarechat.engine.layers.rope import Rope, rotate
 
 if TYPE_CHECKING:
+    from flarechat.engine.layers.norm import RMSNorm
     from flarechat.engine.state.kv import KVState
     from flarechat.engine.window import Window
 
@@ -34,6 +36,8 @@ class Attention:
     ) -> Tensor:
         """x [B, W, D_model] of the window's rows → the same shape; they see `extent` cache rows."""
         q = rotate(self.write(x, cache, layer, window), *window.angles(self.rope))
+        if kernels.fused(x):
+            return self.out(self._seen(q.transpose(1, 2).contiguous(), cache, layer, window))
         mask = window.mask(extent, self.heads // self.kv_heads)
         seen = [
             attend(q[lane], *cache.read(layer, slot, extent), mask[lane])
@@ -48,8 +52,36 @@ class Attention:
         qkv = self.qkv(x).view(batch, width, sum(split), self.head_dim).transpose(1, 2)
         q, k, v = torch.split(qkv, split, dim=1)
         keys = rotate(k, *window.angles(self.rope))
+        if kernels.fused(x):
+            cache.put(layer, window.index, window.rows, keys, v)
+            return q
         cache.write(layer, window.lanes.slots, window.rows, keys, v)
         return q
+
+    def few(self, x: Tensor, norm: RMSNorm, cache: KVState, layer: int, window: Window) -> Tensor:
+        """By kernels for few rows: x [B, W, D_model], not yet normalised → [B, W, heads * D], not
+        yet through the last product."""
+        return self._seen(self.project(x, norm, cache, layer, window), cache, layer, window)
+
+    def project(
+        self, x: Tensor, norm: RMSNorm, cache: KVState, layer: int, window: Window, *,
+        queries: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """As `write`, by a kernel and of x not yet normalised: rotated queries [B, W, heads, D], or
+        none of them."""
+        from flarechat.engine.kernels import qkv
+
+        angles = self.rope.cos, self.rope.sin
+        return qkv.project(
+            x, norm.weight, norm.eps, dense(self.qkv), angles, window, cache.keys[layer],
+            cache.values[layer], queries=queries,
+        )  # fmt: skip
+
+    def _seen(self, q: Tensor, cache: KVState, layer: int, window: Window) -> Tensor:
+        """What queries [B, W, heads, D] see: [B, W, heads * D]."""
+        from flarechat.engine.kernels import verify_attention
+
+        return verify_attention.attend(q, cache.keys[layer], cache.values[layer], window)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -7,11 +7,16 @@ arithmetic (half the bytes to stream, and wide passes cost little more than narr
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from flarechat.engine import kernels
+
+if TYPE_CHECKING:
+    from flarechat.engine.layers.norm import RMSNorm
 
 _WHOLE_BLOCKS = (3, 4, 5, 6, 8)
 
@@ -70,11 +75,41 @@ class PendingLinear:
     def __init__(self, making: Future[Linear]) -> None:
         self._making = making
 
+    @property
+    def made(self) -> Linear:
+        """The product, once it is ready."""
+        return self._making.result()
+
     def __call__(self, x: Tensor) -> Tensor:
-        return self._making.result()(x)
+        return self.made(x)
 
     def rows(self, ids: Tensor) -> Linear:
-        return self._making.result().rows(ids)
+        return self.made.rows(ids)
+
+
+def dense(product: Linear) -> Tensor:
+    """The weight [out, in] of a product as torch holds it, which kernels read."""
+    made = product.made if isinstance(product, PendingLinear) else product
+    assert isinstance(made, DenseLinear), "packed weights are for the CPU"
+    return made.weight
+
+
+def multiply(x: Tensor, product: Linear) -> Tensor:
+    """The product of x [..., in], to whatever does it best."""
+    if kernels.few(x):
+        from flarechat.engine.kernels.products import plain
+
+        return plain(x, dense(product))
+    return product(x)
+
+
+def multiply_normed(x: Tensor, norm: RMSNorm, product: Linear) -> Tensor:
+    """The product of the normalised x [..., in]."""
+    if kernels.few(x):
+        from flarechat.engine.kernels.products import normed
+
+        return normed(x, norm.weight, norm.eps, dense(product))
+    return product(norm(x))
 
 
 def packed_half_available() -> bool:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from flarechat.engine import kernels
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import zeroed
+from flarechat.engine.window import Window
 
 if TYPE_CHECKING:
     from flarechat.engine.plan import Plan
@@ -44,10 +46,18 @@ class HiddenState:
 
     def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
         """Put all W rows behind the consumed ones; those past what was emitted do no harm."""
+        if kernels.fused(hidden):
+            from flarechat.engine.kernels import lookups
+
+            return lookups.store(self.rows, hidden, Window(lanes, plan.width))
         self.write(lanes, lanes.cache_rows(plan.width), hidden)
 
     def last(self, lanes: Lanes) -> Tensor:
         """[B, 1, D]: each lane's row of its last consumed token (its first row, if it has none)."""
+        if kernels.fused(self.rows):
+            from flarechat.engine.kernels import lookups
+
+            return lookups.last(self.rows, Window(lanes, 1, -1))
         at = (lanes.consumed() - 1).clamp_min(0)
         return self.rows[lanes.index, at][:, None]
 

@@ -61,6 +61,11 @@ class KVState:
             self.keys[layer][slot].index_copy_(1, rows[lane], keys[lane])
             self.values[layer][slot].index_copy_(1, rows[lane], values[lane])
 
+    def put(self, layer: int, index: Tensor, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """As `write`, of B slots that only the device knows: index int64 [B]."""
+        self.keys[layer][index[:, None], :, rows] = keys.transpose(1, 2)
+        self.values[layer][index[:, None], :, rows] = values.transpose(1, 2)
+
     def read(self, layer: int, slot: int, extent: int) -> tuple[Tensor, Tensor]:
         """Views [H, extent, D] of a slot's keys and values."""
         return self.keys[layer][slot, :, :extent], self.values[layer][slot, :, :extent]

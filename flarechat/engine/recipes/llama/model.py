@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from flarechat.engine import kernels
 from flarechat.engine.layers.attention import Attention
-from flarechat.engine.layers.linear import Linear
+from flarechat.engine.layers.embedding import embed
+from flarechat.engine.layers.linear import Linear, dense, multiply_normed
 from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.layers.rope import Rope
@@ -38,8 +39,27 @@ class TransformerBlock:
         self, x: Tensor, cache: KVState, layer: int, window: Window, extent: int
     ) -> Tensor:
         """x [B, W, D] → [B, W, D]; the rest as `Attention` takes it."""
+        if kernels.few(x):
+            return self._few(x, cache, layer, window)
         x = x + self.attention(self.attention_norm(x), cache, layer, window, extent)
         return x + self.mlp(self.mlp_norm(x))
+
+    def _few(self, x: Tensor, cache: KVState, layer: int, window: Window) -> Tensor:
+        """By kernels, five of them."""
+        from flarechat.engine.kernels import products
+
+        seen = self.attention.few(x, self.attention_norm, cache, layer, window)
+        x = products.added(seen, dense(self.attention.out), x)
+        norm = self.mlp_norm
+        inside = products.gated(x, norm.weight, norm.eps, dense(self.mlp.gate_up))
+        return products.added(inside, dense(self.mlp.down), x)
+
+    def write(self, x: Tensor, cache: KVState, layer: int, window: Window) -> None:
+        """Of x [B, W, D] only what later rows see: its keys and values."""
+        if kernels.few(x):
+            self.attention.project(x, self.attention_norm, cache, layer, window, queries=False)
+        else:
+            self.attention.write(self.attention_norm(x), cache, layer, window)
 
 
 class Model:
@@ -48,7 +68,7 @@ class Model:
     `taps` are the layers whose raw outputs a draft head reads, counted in blocks passed.
     """
 
-    repair_ms = 0.0
+    repair_ms, capturable = 0.0, True
 
     def __init__(
         self, args: ModelArgs, embedding: Tensor, blocks: Sequence[TransformerBlock],
@@ -62,7 +82,7 @@ class Model:
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """inputs [B, W] → raw hidden [B, W, D * taps] and logits [B, W, V]."""
         hidden, last = self._forward(lanes, inputs, plan)
-        return hidden, self.head(self.norm(last))
+        return hidden, multiply_normed(last, self.norm, self.head)
 
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> Tensor:
         """inputs [B, T] → raw hidden [B, T, D * taps]; their keys and values are in the cache."""
@@ -71,7 +91,7 @@ class Model:
     def _forward(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """Raw outputs of the tapped layers side by side, and of the last one [B, T, D]."""
         window = Window(lanes, plan.width)
-        x = F.embedding(inputs, self.embedding)
+        x = embed(inputs, self.embedding)
         tapped: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
             x = block(x, self.kv, layer, window, plan.extent)

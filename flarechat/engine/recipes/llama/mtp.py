@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flarechat.engine.layers.linear import Linear
+from flarechat.engine import kernels
+from flarechat.engine.layers.linear import Linear, multiply, multiply_normed
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model, TransformerBlock
@@ -158,7 +159,7 @@ class MtpHead:
 
     def condense(self, hidden: Tensor) -> Tensor:
         """Raw hidden [B, W, D * taps] → [B, W, D]."""
-        return hidden if self.fuse is None else self.fuse(hidden)
+        return hidden if self.fuse is None else multiply(hidden, self.fuse)
 
     def forward(
         self, hidden: Tensor, tokens: Tensor, cache: KVState, window: Window, extent: int,
@@ -178,16 +179,24 @@ class MtpHead:
         *before, last = self.blocks
         for layer, inner in enumerate(before):
             x = inner(x, cache, layer, window, extent)
-        last.attention.write(last.attention_norm(x), cache, len(before), window)
+        last.write(x, cache, len(before), window)
 
     def _pair(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """What the first block reads: [B, W, D]."""
-        embedded = self.norm_embedding(F.embedding(tokens, self.embedding))
-        return self.fc(torch.cat([self.norm_hidden(hidden), embedded], dim=-1))
+        first, second = self.norm_hidden, self.norm_embedding
+        if kernels.fused(hidden):
+            from flarechat.engine.kernels import lookups
+
+            pairs = lookups.pair(
+                hidden, first.weight, tokens, self.embedding, second.weight, first.eps
+            )
+            return multiply(pairs, self.fc)
+        embedded = second(F.embedding(tokens, self.embedding))
+        return self.fc(torch.cat([first(hidden), embedded], dim=-1))
 
     def logits(self, output: Tensor) -> Tensor:
         """Outputs [B, W, D] → logits [B, W, R] of the draft vocabulary."""
-        return self.head(self.norm(output))
+        return multiply_normed(output, self.norm, self.head)
 
 
 def _draft_rows(target: Model, ids: Tensor, weights: Weights) -> Linear:
