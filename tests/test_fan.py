@@ -87,9 +87,9 @@ def test_until_one_is_picked_nothing_else_is_sent() -> None:
     conversation = bound(engine)
     conversation.fan_out("Go", 3)
     finish(conversation, engine)
-    with pytest.raises(UsageError, match="3 answers to choose from. Pick one first: /pick 1"):
+    with pytest.raises(UsageError, match="3 answers to choose from"):
         conversation.send("More")
-    with pytest.raises(UsageError, match="There is no answer 4 to pick. Pick 1 to 3."):
+    with pytest.raises(UsageError, match="There is no answer 4 to pick"):
         conversation.pick(3)
 
     assert 3 == len(engine.requests)

@@ -28,7 +28,8 @@ from flarechat.errors import EXIT_USAGE, FlarechatError, UsageError, print_error
 from flarechat.protocol import EngineDoor
 from flarechat.textsafe import strip_controls
 from flarechat.ui import terminal, themes
-from flarechat.ui.bridge import Bridge, Clock
+from flarechat.ui.board import Board, Clock
+from flarechat.ui.bridge import Bridge
 from flarechat.ui.format import Glyphs, glyphs
 from flarechat.ui.screens.chat import ChatScreen
 from flarechat.ui.screens.small import TooSmallScreen, too_small
@@ -37,7 +38,7 @@ INTERVAL, SLOW_INTERVAL = 0.1, 0.25
 
 
 class FlarechatApp(App[None]):
-    """One chat window over one engine door."""
+    """One window of chats over one engine door."""
 
     CSS_PATH = "app.tcss"
     TITLE = "flarechat"
@@ -60,7 +61,9 @@ class FlarechatApp(App[None]):
         interval: float | None = None,
     ) -> None:
         super().__init__()
-        self.bridge = Bridge(engine, settings, clock)
+        self.board = Board(engine, settings, clock)
+        self._first = Bridge(engine, settings, clock, self.board)
+        self._chat: ChatScreen | None = None
         self.marks = marks or glyphs()
         slow_link = bool(os.environ.get("SSH_CONNECTION"))
         self._interval = interval or (SLOW_INTERVAL if slow_link else INTERVAL)
@@ -68,14 +71,19 @@ class FlarechatApp(App[None]):
         self.problem: FlarechatError | None = None
 
     def get_default_screen(self) -> Screen[None]:
-        return ChatScreen(self.bridge, self.marks, self._interval)
+        self._chat = ChatScreen(self._first, self.marks, self._interval)
+        return self._chat
 
     @property
     def chat(self) -> ChatScreen:
         """The chat screen, whatever stands above it."""
-        screen = self.screen_stack[0]
-        assert isinstance(screen, ChatScreen)
-        return screen
+        assert self._chat is not None, "the screen is made when the application runs"
+        return self._chat
+
+    @property
+    def bridge(self) -> Bridge:
+        """The chat that is shown."""
+        return self._chat.bridge if self._chat else self._first
 
     def on_mount(self) -> None:
         self.set_class(self.marks.ascii, "-ascii")
@@ -123,7 +131,9 @@ class FlarechatApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         if not isinstance(screen, ChatScreen):
             return
-        yield SystemCommand("New chat", "Start another conversation", screen.action_new_chat)
+        yield SystemCommand("New chat", "In a tab of its own", screen.action_new_chat)
+        yield SystemCommand("Next tab", "Show the next chat", partial(screen.action_step_tab, 1))
+        yield SystemCommand("Close tab", "Stop its answer; the chat is saved", screen.close_tab)
         yield SystemCommand("Sessions", "Open or delete a saved chat", screen.action_sessions)
         yield SystemCommand("Settings", "Sampling, speculation, theme", screen.action_settings)
         yield SystemCommand("Telemetry", "Off, compact, full", screen.action_density)
@@ -138,9 +148,10 @@ class FlarechatApp(App[None]):
         self.exit()
 
     def on_unmount(self) -> None:
-        if self.bridge.error and self.bridge.model is None:
-            self.problem = self.bridge.error.exception()
-        self.bridge.conversation.close()
+        if self.board.error and self.board.model is None:
+            self.problem = self.board.error.exception()
+        for chat in self.board.chats:
+            chat.conversation.close()
 
     def _watch_signals(self) -> None:
         """Leave in order on SIGTERM and SIGHUP; the turn under way is saved on the way out."""
@@ -201,12 +212,14 @@ def live(settings: Settings, engine: EngineDoor, *, resume: str | None, continue
     try:
         app.run()
     finally:
-        app.bridge.conversation.close()
+        conversations = [chat.conversation for chat in app.board.chats]
+        for conversation in conversations:
+            conversation.close()
         engine.close()
-    conversation = app.bridge.conversation
-    for notice in conversation.notices:
+    for notice in (notice for conversation in conversations for notice in conversation.notices):
         print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
     if app.problem:
         print_error(app.problem, sys.stderr)
         return app.problem.exit_code
-    return app.return_code or int(conversation.unsaved)
+    lost = app.board.unsaved or any(conversation.unsaved for conversation in conversations)
+    return app.return_code or int(lost)

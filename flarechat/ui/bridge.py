@@ -1,15 +1,14 @@
-"""What the screen shows and does, without the screen: engine door, conversation, queue, state.
+"""What one chat of the window shows and does, without the screen: conversation, queue, state.
 
 Owns the conversation under way, the messages that wait and the state word. Knows no widget; the
-screen calls `pump` on a timer and reads what changed.
+screen calls `pump`, or `take` for every chat behind one `Board.drain`, and reads what changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
 
 from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
@@ -24,72 +23,80 @@ from flarechat.protocol import (
     ModelInfo,
     Progress,
     Ready,
+    RequestEvent,
     Round,
     Speculation,
     Started,
 )
+from flarechat.sessions import names
+from flarechat.ui.beat import Beat, joined
+from flarechat.ui.board import Board, Clock
 from flarechat.ui.meter import Meter, View, why_no_mtp, why_off
 
-Clock = Callable[[], float]
-
-
-@dataclass(slots=True)
-class Beat:
-    """What one pump changed: turns that grew or ended, turns that are new, remarks, texts."""
-
-    touched: list[Turn] = field(default_factory=list)
-    added: list[Turn] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    returned: str = ""
-
-
-def joined(*texts: str) -> str:
-    """The texts that are not empty as one, a blank line between."""
-    return "\n\n".join(text for text in texts if text)
-
-
-class Pace:
-    """How often to look: slower after an expensive look, faster again when looks are cheap."""
-
-    BUDGET, SLOWEST = 0.05, 0.5
-
-    def __init__(self, base: float) -> None:
-        self.base = self.interval = base
-
-    def after(self, spent: float) -> float:
-        """The interval to the next look, given what the last one cost."""
-        if spent > self.BUDGET:
-            self.interval = min(self.interval * 2, self.SLOWEST)
-        elif spent < self.BUDGET / 2:
-            self.interval = max(self.interval / 2, self.base)
-        return self.interval
+ENDINGS = {"cancelled": "STOPPED", "error": "ERROR"}
 
 
 class Bridge:
-    """Moves engine events into the conversation and the user's wishes down to the engine."""
+    """Moves engine events into one conversation and the user's wishes down to the engine."""
 
     def __init__(
-        self, engine: EngineDoor, settings: Settings, clock: Clock = time.monotonic
+        self,
+        engine: EngineDoor,
+        settings: Settings,
+        clock: Clock = time.monotonic,
+        board: Board | None = None,
     ) -> None:
-        self.engine, self.settings, self.clock = engine, settings, clock
-        self.model: ModelInfo | None = None
-        self.error: ErrorInfo | None = None
-        self.state = "LOADING"
-        self.loading = Loading(stage="starting")
+        self.board = board or Board(engine, settings, clock)
+        self.settings, self.clock, self.engine = settings, clock, self.board.engine
+        self.box: deque[Event] = deque()
         self.queue: list[str] = []
-        self.last: Finished | None = None
-        self.notices: tuple[str, ...] = ()
-        self._mtp_wanted = settings.mtp
-        self.meter = Meter(clock)
-        self.conversation = Conversation.new(engine, settings)
+        self.conversation = Conversation.new(self.engine, settings)
+        self.loading = self.board.loading
+        self._held = Beat()
         self._asked = ""
-        self._used = 0
+        self._forget()
+        self.state = "LOADING"
+        if self.board.model:
+            self.conversation.bind(self.board.model)
+            self.state = "ERROR" if self.board.error else "IDLE"
         self._since = clock()
+        self.board.chats.append(self)
+
+    def _forget(self) -> None:
+        """Begin the figures anew."""
+        self._meters: dict[str, Meter] = {}
+        self._contexts: dict[str, int] = {}
+        self._started: set[str] = set()
+        self._idle = Meter(self.clock)
+        self._used = 0
+
+    # What the screen reads
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """The loaded model."""
+        return self.board.model
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why there is no engine."""
+        return self.board.error
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the engine said when it was ready."""
+        return self.board.notices
 
     @property
     def busy(self) -> bool:
         """A message sent now would have to wait."""
         return self.conversation.live is not None
+
+    @property
+    def title(self) -> str:
+        """The chat in a few words: how it began."""
+        turns = self.conversation.turns
+        return names.title(turns[0].text) if turns else self.conversation.name or "new chat"
 
     @property
     def elapsed(self) -> float:
@@ -99,7 +106,21 @@ class Bridge:
     @property
     def used(self) -> int:
         """Tokens of the context in use, as far as known."""
-        return self._used
+        shown = self.conversation.shown
+        return self._contexts.get(shown.id, self._used) if shown else self._used
+
+    @property
+    def last(self) -> Finished | None:
+        """How the answer shown ended, or the last one before it; None while it is written."""
+        shown = self.conversation.shown
+        if shown is None or shown.status == "streaming":
+            return None
+        ended = (turn.finished for turn in (shown, *reversed(self.conversation.turns)))
+        return next((finished for finished in ended if finished), None)
+
+    def waits(self, turn: Turn) -> bool:
+        """Whether an answer has no lane of the engine yet because all are taken."""
+        return turn.status == "streaming" and turn.id not in self._started and self.board.full
 
     @property
     def off(self) -> str:
@@ -112,8 +133,14 @@ class Bridge:
         return self._why_no_mtp(self.settings.speculation())
 
     def _why_no_mtp(self, speculation: Speculation) -> str:
-        refused = bool(self.notices)
-        return why_no_mtp(self.model, speculation, wanted=self._mtp_wanted, refused=refused)
+        wanted, refused = self.board.mtp_wanted, bool(self.notices)
+        return why_no_mtp(self.model, speculation, wanted=wanted, refused=refused)
+
+    @property
+    def meter(self) -> Meter:
+        """The meter of the answer shown."""
+        shown = self.conversation.shown
+        return self._meters.get(shown.id, self._idle) if shown else self._idle
 
     def view(self) -> View:
         """The panels' figures of this moment; what is off is so in this turn or in the next."""
@@ -130,51 +157,75 @@ class Bridge:
 
         A turn that the engine before was asked for ends here; its text and the queue are returned.
         """
-        beat, turn = Beat(), self.conversation.live
-        if turn is not None and self.conversation.bound:
-            ended = Finished.unplayed(turn.id, "cancelled")
-            self.conversation.apply(
-                dataclasses.replace(ended, text=turn.text, thinking=turn.thinking)
-            )
-            beat.touched.append(turn)
-            beat.returned = joined(self._asked, self.take_queue())
-            self.last = turn.finished
-        self.error = None
+        self.board.start()
+        beat, self._held = self._held, Beat()
+        return beat
+
+    def interrupt(self) -> None:
+        """The engine starts anew: what the one before was asked ends here."""
+        conversation = self.conversation
+        if conversation.bound and (lives := conversation.lives):
+            for turn in lives:
+                ended = Finished.unplayed(turn.id, "cancelled")
+                conversation.apply(
+                    dataclasses.replace(ended, text=turn.text, thinking=turn.thinking)
+                )
+            self._held.touch(*lives)
+            self._held.returned = joined(self._held.returned, self._asked, self.take_queue())
         self.loading = Loading(stage="starting")
         self._enter("LOADING")
-        self.engine.start()
-        return beat
 
     def send(self, text: str) -> list[Turn]:
         """Send a message, or queue it while busy. Returns the new turns, none when queued."""
-        if self.state == "ERROR" and self.error:
-            self.start()
-        if self.busy:
+        self._wake()
+        if self.busy and not self.conversation.fan:
             self.queue.append(text)
             return []
-        before = len(self.conversation.turns)
-        self.conversation.settings = self.settings
-        self._asked = text
-        self.meter.begin()
-        self.conversation.send(text)
-        self.last = None
+        return self._ask(text, 1)
+
+    def fan(self, text: str, ways: int) -> list[Turn]:
+        """Ask for several answers at once, to the last message again without a text. Returns the
+        turns that are new in the transcript; the answers wait in the conversation's fan.
+        """
+        self._wake()
+        return self._ask(text, ways)
+
+    def _wake(self) -> None:
+        if self.state == "ERROR" and self.error:
+            self.start()
+
+    def _ask(self, text: str, ways: int) -> list[Turn]:
+        conversation, known = self.conversation, {turn.id for turn in self.conversation.turns}
+        conversation.settings = self.settings
+        used, plain = self.used, self.meter.plain
+        if ways == 1:
+            answers = [conversation.send(text)]
+        else:
+            answers = conversation.fan_out(text, ways, lanes=self.board.lanes)
+        self._forget()
+        self._used, self._asked = used, text
+        self._meters = {turn.id: Meter(self.clock, plain) for turn in answers}
         if self.state != "LOADING":
             self._enter("PREFILL")
-        return self.conversation.turns[before:]
+        return [turn for turn in conversation.turns if turn.id not in known]
 
     def stop(self) -> Beat:
-        """Stop the answer under way; what was queued is returned.
+        """Stop every answer under way; what was queued is returned.
 
         A turn that the engine never heard of ends here and now: no event will tell.
         """
-        beat, turn = Beat(), self.conversation.live
-        if turn is not None:
-            self.conversation.stop()
-            if self.conversation.live is None:
-                beat.touched.append(turn)
-                self.last = turn.finished
+        beat, lives = Beat(), self.conversation.lives
+        self.conversation.stop()
+        beat.touch(*(turn for turn in lives if turn.status != "streaming"))
         beat.returned = self.take_queue()
         return beat
+
+    def pick(self, number: int) -> Turn:
+        """Go on with one answer of the fan, from 0."""
+        picked = self.conversation.pick(number)
+        if not self.busy and self.state != "LOADING":
+            self._enter(ENDINGS.get(picked.reason, "IDLE"))
+        return picked
 
     def take_queue(self) -> str:
         """Empty the queue into one text."""
@@ -200,14 +251,18 @@ class Bridge:
         """Open the conversation of exactly this name, or begin it."""
         return self._change(Conversation.open(self.engine, self.settings, name))
 
+    def close(self) -> None:
+        """Stop, save and leave the board."""
+        self.conversation.close()
+        if self in self.board.chats:
+            self.board.chats.remove(self)
+
     def _change(self, conversation: Conversation) -> str:
         self.conversation.close()
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
         self.conversation = conversation
-        self.meter = Meter(self.clock)
-        ended = [turn.finished for turn in conversation.turns if turn.finished]
-        self.last = ended[-1] if ended else None
+        self._forget()
         self._used = self.last.usage.context if self.last else 0
         if self.model:
             conversation.bind(self.model)
@@ -219,9 +274,16 @@ class Bridge:
 
     def pump(self) -> Beat:
         """Take in what the engine said since the last call; send what was waiting."""
-        beat = Beat()
-        for event in self.engine.drain():
-            self._take(event, beat)
+        self.board.drain()
+        beat = self.take()
+        beat.remarks[:0] = self.board.take_news()
+        return beat
+
+    def take(self) -> Beat:
+        """Take in what the board has put into the box; send what was waiting."""
+        beat, self._held = self._held, Beat()
+        while self.box:
+            self._take(self.box.popleft(), beat)
         if self.queue and not self.busy and not self.error:
             text = self.queue.pop(0)
             try:
@@ -229,6 +291,10 @@ class Bridge:
             except FlarechatError as error:
                 beat.remarks.append(f"Error: {error}")
                 beat.returned = joined(beat.returned, text)
+        if self.state in ("PREFILL", "WAITING"):
+            waits = all(self.waits(turn) for turn in self.conversation.lives)
+            if waits != (self.state == "WAITING"):
+                self._enter("WAITING" if waits else "PREFILL")
         self.conversation.checkpoint()
         notices = self.conversation.notices
         beat.remarks += notices
@@ -239,51 +305,47 @@ class Bridge:
         if isinstance(event, Loading):
             self.loading = event
         elif isinstance(event, Ready):
-            self.model, self.error = event.model, None
-            self.conversation.notices += [n for n in event.notices if n not in self.notices]
-            self.notices = event.notices
             self.conversation.bind(event.model)
             self._enter("PREFILL" if self.conversation.live else "IDLE")
         elif isinstance(event, Failed):
             self._fail(event.error, beat)
-        elif self.conversation.live and event.request == self.conversation.live.id:
+        elif any(turn.id == event.request for turn in self.conversation.lives):
             self._take_request(event, beat)
 
-    def _take_request(self, event: Event, beat: Beat) -> None:
-        self.meter.note(event)
+    def _take_request(self, event: RequestEvent, beat: Beat) -> None:
+        request = event.request
+        if request in self._meters:
+            self._meters[request].note(event)
         turn = self.conversation.apply(event)
-        if turn is not None and turn not in beat.touched:
-            beat.touched.append(turn)
+        if turn is not None:
+            beat.touch(turn)
         if isinstance(event, Started):
-            self._used = event.prompt_tokens
+            self._started.add(request)
+            self._contexts[request] = event.prompt_tokens
         elif isinstance(event, Progress) and event.done < event.total:
             self.loading = Loading(stage="prefill", done=event.done, total=event.total)
         elif isinstance(event, Round):
-            self._used = event.context + event.emitted
+            self._contexts[request] = event.context + event.emitted
             if self.state != "GEN":
                 self._enter("GEN")
         elif isinstance(event, Finished):
             self._finish(event, beat)
 
     def _finish(self, event: Finished, beat: Beat) -> None:
-        self.last = event
         if event.usage.prompt_tokens:
-            self._used = event.usage.context
+            self._contexts[event.request] = event.usage.context
         if event.error:
-            beat.returned = joined(beat.returned, self._asked)
-        words = {"cancelled": "STOPPED", "error": "ERROR"}
-        if self.state != "LOADING":
-            self._enter(words.get(event.reason, "IDLE"))
+            beat.returned, self._asked = joined(beat.returned, self._asked), ""
+        shown = self.conversation.shown
+        if self.state != "LOADING" and not self.busy and shown:
+            self._enter(ENDINGS.get(shown.reason, "IDLE"))
 
     def _fail(self, error: ErrorInfo, beat: Beat) -> None:
-        """The engine is gone: end the turn, give the texts back, say why."""
-        self.error = error
-        turn = self.conversation.apply(Failed(error=error))
-        if turn:
-            beat.touched.append(turn)
-        else:
-            beat.remarks.append(f"Error: {error.exception()}")
-        beat.returned = joined(beat.returned, self._asked if turn else "", self.take_queue())
+        """The engine is gone: end what is under way, give the texts back."""
+        lives = self.conversation.lives
+        self.conversation.apply(Failed(error=error))
+        beat.touch(*lives)
+        beat.returned = joined(beat.returned, self._asked if lives else "", self.take_queue())
         self._enter("ERROR")
 
     def _enter(self, state: str) -> None:

@@ -7,15 +7,16 @@ redraws only when its own figures changed.
 from __future__ import annotations
 
 from pathlib import Path
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from flarechat.ui.bridge import Bridge
 from flarechat.ui.format import Glyphs, seconds
 from flarechat.ui.widgets.lines import Header, HeaderState, Line, last_turn_text
 from flarechat.ui.widgets.panels import Panel
 from flarechat.ui.widgets.prompt import Prompt
-from flarechat.ui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from flarechat.ui.screens.chat import ChatScreen
 
 DENSITIES = ("off", "compact", "full")
 WIDE = (110, 30)
@@ -32,10 +33,14 @@ def roomy(width: int, height: int) -> bool:
 class Dashboard:
     """The figures of one chat screen and where they are shown."""
 
-    def __init__(self, screen: Screen[None], bridge: Bridge, marks: Glyphs) -> None:
-        self._screen, self._bridge, self._marks = screen, bridge, marks
+    def __init__(self, screen: ChatScreen, marks: Glyphs) -> None:
+        self._screen, self._marks = screen, marks
         self._chosen = ""
         self._looked_at = float("-inf")
+
+    @property
+    def _bridge(self) -> Bridge:
+        return self._screen.bridge
 
     def hurry(self) -> None:
         """Look again at the next refresh, whenever the last one was."""
@@ -59,6 +64,7 @@ class Dashboard:
         return HeaderState(
             model=bridge.model.name if bridge.model else Path(bridge.settings.model).name,
             session=bridge.conversation.name or "new chat",
+            mode=f"fan {len(bridge.conversation.fan)}" if bridge.conversation.fan else "chat",
             used=bridge.used,
             context=bridge.model.context if bridge.model else 0,
             state=bridge.state,
@@ -75,6 +81,8 @@ class Dashboard:
             return f"{loading.stage} {share}".rstrip()
         if bridge.state == "PREFILL":
             return f"{share} {seconds(bridge.elapsed)}".lstrip()
+        if bridge.state == "WAITING":
+            return f"for a free lane {seconds(bridge.elapsed)}"
         return seconds(bridge.elapsed) if bridge.state == "GEN" else ""
 
     def _last_turn(self) -> str:
@@ -88,7 +96,7 @@ class Dashboard:
         return last_turn_text(number, last, not conversation.unsaved, width)
 
     def _show_hint(self) -> None:
-        transcript = self._screen.query_one(Transcript)
+        transcript = self._screen.transcript
         unseen = transcript.unseen_lines()
         hint = "" if transcript.following else f"{self._marks.down} {unseen} new  End = follow"
         line = self._screen.query_one("#hint", Line)
@@ -128,5 +136,6 @@ class Dashboard:
         density = self.density
         for name in DENSITIES:
             screen.set_class(name == density, f"-{name}")
-        screen.query_one(Prompt).border_subtitle = PROMPT_HINTS if width >= FOLD[0] else ""
+        for prompt in screen.query(Prompt):
+            prompt.border_subtitle = PROMPT_HINTS if width >= FOLD[0] else ""
         self.hurry()

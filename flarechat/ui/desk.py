@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flarechat.chat import Turn
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError, UsageError
 from flarechat.protocol import ModelInfo
 from flarechat.ui import choices, slash, themes
+from flarechat.ui.beat import Beat
 
 if TYPE_CHECKING:
     from flarechat.ui.screens.chat import ChatScreen
@@ -31,14 +33,68 @@ class Desk:
         """Make changed settings the ones of the next turn."""
         if settings is None or settings == self._screen.bridge.settings:
             return
-        self._screen.bridge.settings = settings
-        self._screen.app.theme = themes.choose(settings.theme)
+        screen = self._screen
+        screen.app.theme = themes.choose(settings.theme)
+        screen.bridge.settings = settings
+        screen.tabs.adopt_theme(settings.theme)
         self._screen.remark("The next turn uses these settings.")
 
     async def _new(self, argument: str) -> None:
         await self._screen.action_new_chat()
 
-    _clear = _new
+    async def _clear(self, argument: str) -> None:
+        await self._screen.clear()
+
+    async def _tab(self, argument: str) -> None:
+        tabs = self._screen.tabs
+        if not argument:
+            rows = (f"{n} {pane.state.title}" for n, pane in enumerate(tabs.panes, start=1))
+            self._screen.transcript.note("\n".join(rows))
+        elif argument.isascii() and argument.isdigit():
+            await tabs.go(int(argument) - 1)
+        elif argument in ("next", "prev"):
+            await tabs.step(1 if argument == "next" else -1)
+        elif argument in ("new", "close"):
+            await (tabs.new() if argument == "new" else tabs.close())
+        else:
+            raise UsageError(f"/tab {argument} is unknown.", "Give N, new, next, prev or close.")
+
+    async def _fan(self, argument: str) -> None:
+        number, _, text = argument.partition(" ")
+        screen = self._screen
+        try:
+            if not (number.isascii() and number.isdigit()):
+                raise UsageError("/fan needs a number.", "Write /fan N and a message, N 2 to 4.")
+            screen.bridge.fan(text.strip(), int(number))
+        except FlarechatError:
+            screen.prompt.put_back(f"/fan {argument}".rstrip())
+            raise
+        if text.strip():
+            screen.show_beat(Beat())
+        else:
+            await screen.show_conversation()
+        screen.transcript.follow()
+        screen.tabs.current.focus()
+        screen.tabs.refresh()
+
+    async def _pick(self, argument: str) -> None:
+        if not (argument.isascii() and argument.isdigit()):
+            raise UsageError("/pick needs the number of an answer.", "Write /pick N.")
+        self._screen.bridge.pick(int(argument) - 1)
+        self._screen.picked()
+
+    async def branch(self, turn: Turn, step: int) -> None:
+        """Go over to another answer to the same message."""
+        screen = self._screen
+        try:
+            if not screen.bridge.conversation.branch(turn, step):
+                screen.remark("There is no other answer on that side.")
+                return
+        except FlarechatError as error:
+            screen.tell(error)
+            return
+        await screen.show_conversation()
+        screen.transcript.select_sibling(turn)
 
     async def _sessions(self, argument: str) -> None:
         self._screen.action_sessions()
@@ -60,8 +116,8 @@ class Desk:
 
     async def _restart(self, argument: str) -> None:
         bridge = self._screen.bridge
-        if bridge.busy and bridge.state != "LOADING":
-            raise UsageError("The model is answering.", "Press esc first, then /restart.")
+        if bridge.board.busy and bridge.state != "LOADING":
+            raise UsageError("The model is answering.", "Press esc first, in every tab.")
         self._screen.show_beat(bridge.start())
 
     async def _copy(self, argument: str) -> None:

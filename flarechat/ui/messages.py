@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from textual.message import Message
 
+from flarechat.chat import Turn
+
 
 class PromptSubmitted(Message):
     """The user sent a prompt; large pastes are already spelled out."""
@@ -31,6 +33,30 @@ class Remarked(Message):
         self.text = text
 
 
+class BranchAsked(Message):
+    """Another answer to the same message was asked for: the next one, or the one before."""
+
+    def __init__(self, turn: Turn, step: int) -> None:
+        super().__init__()
+        self.turn, self.step = turn, step
+
+
+class AnswerMarked(Message):
+    """One answer of a fan is to be looked at, from 0."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class AnswerPicked(Message):
+    """One answer of a fan was chosen to go on with, from 0."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
 class PromptWanted(Message):
     """Turn mode was left."""
 
@@ -39,5 +65,5 @@ class FollowAsked(Message):
     """End was pressed at the end of the prompt."""
 
 
-class QuitAsked(Message):
-    """Quit was pressed on an empty prompt."""
+class LeaveAsked(Message):
+    """The key that leaves was pressed on an empty prompt."""

@@ -78,7 +78,8 @@ class View:
     """Everything the panels read, fixed at one moment.
 
     `reached[i]` counts rounds that offered a draft at depth i + 1 and kept all before it. `off`
-    says why nothing drafts, `mtp_off` why the model's head does not; "" where they do.
+    says why nothing drafts, `mtp_off` why the model's head does not; "" where they do. `lanes`
+    is how many answers the last round was played for.
     """
 
     summary: SpeculationSummary = field(default_factory=SpeculationSummary)
@@ -94,6 +95,7 @@ class View:
     reason: str = ""
     off: str = ""
     mtp_off: str = ""
+    lanes: int = 1
 
     @property
     def gain(self) -> float:
@@ -143,16 +145,14 @@ def why_off(speculation: Speculation, mtp_off: str) -> str:
 
 
 class Meter:
-    """Follows one conversation's events; `view` freezes them with the given totals."""
+    """Follows the events of one answer, from when it was asked for; `view` freezes them with the
+    given totals. `plain` is the speed at width one, measured here or before.
+    """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], plain: float = 0.0) -> None:
         self._clock = clock
-        self._plain = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """A request was sent: forget the last turn, keep the measured baseline."""
-        self._sent_at = self._clock()
+        self.plain = plain
+        self._sent_at = clock()
         self._started: Started | None = None
         self._started_at = 0.0
         self._prefill = self._first_token_ms = 0.0
@@ -162,7 +162,7 @@ class Meter:
         self._step_ms, self._step_tokens = 0.0, 0
         self._copies = Copies()
         self._reached: Counter[int] = Counter()
-        self._reason = ""
+        self._reason, self._lanes = "", 1
 
     def note(self, event: Event) -> None:
         """Take in one event of the request under way."""
@@ -193,7 +193,7 @@ class Meter:
             self._step_ms, self._step_tokens = 0.0, 0
         self._reached.update(range(1, min(played.offered, played.accepted + 1) + 1))
         self._copies = self._copies.after(played)
-        self._reason = played.reason
+        self._reason, self._lanes = played.reason, played.lanes
 
     @property
     def speculation(self) -> Speculation | None:
@@ -204,13 +204,13 @@ class Meter:
         """The figures of this moment, over `totals`."""
         costs = width_costs(totals)
         if costs[0].rounds:
-            self._plain = costs[0].tokens_per_second
+            self.plain = costs[0].tokens_per_second
         tokens = sum(emitted for _, emitted in self._recent)
         return View(
             summary=totals.summary(),
             now=1e3 * tokens / self._recent_ms if self._recent_ms else 0.0,
             turn=totals.tokens_per_second(),
-            plain=self._plain,
+            plain=self.plain,
             speeds=tuple(self._speeds),
             first_token_ms=self._first_token_ms,
             prefill=self._prefill,
@@ -218,4 +218,5 @@ class Meter:
             reached=tuple(self._reached[d] for d in sorted(self._reached)),
             copies=self._copies,
             reason=self._reason,
+            lanes=self._lanes,
         )

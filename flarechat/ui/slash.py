@@ -21,15 +21,18 @@ class Command:
 
 
 COMMANDS = (
-    Command("new", "/new", "start a new chat"),
+    Command("new", "/new", "start a new chat in a tab of its own"),
+    Command("tab", "/tab [N|new|next|prev|close]", "go to, open or close a tab; alone: list them"),
+    Command("fan", "/fan N [TEXT]", "ask for 2 to 4 answers at once; alone: to the last message"),
+    Command("pick", "/pick N", "go on with one answer of a fan"),
     Command("sessions", "/sessions", "list, search and open saved chats"),
-    Command("resume", "/resume NAME", "open a saved chat"),
+    Command("resume", "/resume NAME", "open a saved chat, or go to its tab"),
     Command("stats", "/stats", "telemetry: off, compact, full"),
     Command("set", "/set NAME VALUE | /set system TEXT", "change the next turn"),
     Command("show", "/show info|parameters|system|spec", "say what is in force"),
     Command("spec", "/spec on|off|auto", "speculation: fixed width, none, adaptive"),
     Command("copy", "/copy", "copy the last answer"),
-    Command("clear", "/clear", "start over in a new chat; the old one stays saved"),
+    Command("clear", "/clear", "start over in this tab; the old chat stays saved"),
     Command("restart", "/restart", "start the model process again"),
     Command("help", "/help", "this list (also /?)"),
     Command("bye", "/bye", "quit (also /exit)"),

@@ -19,7 +19,9 @@ from textual.pilot import Pilot
 
 from flarechat.config import Settings
 from flarechat.ui.app import FlarechatApp
+from flarechat.ui.bridge import Bridge
 from flarechat.ui.format import UNICODE, Glyphs
+from flarechat.ui.widgets.prompt import Prompt
 from tests.fakes import ScriptedEngine
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -64,8 +66,21 @@ class Chat:
     def __init__(self, app: FlarechatApp, pilot: Pilot[None], clock: Clock) -> None:
         self.app, self.pilot, self.clock = app, pilot, clock
         self.screen = app.chat
-        self.prompt = app.chat.prompt
-        self.bridge = app.bridge
+        self._seen: list[Prompt] = []
+
+    @property
+    def bridge(self) -> Bridge:
+        """The chat that is shown."""
+        return self.app.bridge
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its prompt, made ready to be typed into by a program when it is first seen."""
+        prompt = self.screen.prompt
+        if prompt not in self._seen:
+            self._seen.append(prompt)
+            prompt.cursor_blink, prompt.burst_gap = False, 0.0
+        return prompt
 
     async def beat(self, times: int = 1) -> None:
         """Let the engine say something, that many times, then draw."""
@@ -134,8 +149,7 @@ async def chatting(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         chat = Chat(app, pilot, clock)
-        chat.prompt.cursor_blink = False
-        chat.prompt.burst_gap = 0.0
+        assert chat.prompt.has_focus
         await chat.beat(2)
         yield chat
 

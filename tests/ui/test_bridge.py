@@ -12,7 +12,8 @@ from flarechat.config import Settings
 from flarechat.errors import ModelError, UsageError
 from flarechat.protocol import ErrorInfo, Event, Failed, Finished, Loading, Ready, Request
 from flarechat.ui import slash
-from flarechat.ui.bridge import Bridge, Pace
+from flarechat.ui.beat import Pace
+from flarechat.ui.bridge import Bridge
 from flarechat.ui.opening import LateEngine, Progress
 from tests.fakes import ScriptedEngine, words
 

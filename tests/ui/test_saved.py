@@ -17,21 +17,36 @@ from tests.ui import scenes
 from tests.ui.harness import chatting, played
 
 
-@pytest.mark.parametrize("command", ["/new", "/clear", "/resume saved-before"])
-def test_leaving_a_chat_gives_queued_text_back_to_the_prompt(command: str) -> None:
+@played
+async def test_leaving_a_chat_in_its_place_gives_queued_text_back_to_the_prompt() -> None:
+    async with chatting(ScriptedEngine([words("a b c d e f")])) as chat:
+        await chat.say("one")
+        await chat.beat(2)
+        await chat.say("two")
+        await chat.say("three")
+        await chat.say("/clear")
+        await chat.beat(2)
+
+        assert "two\n\nthree" == chat.prompt.text
+        assert "You (queued)" not in chat.text
+
+
+@pytest.mark.parametrize("command", ["/new", "/resume saved-before"])
+def test_another_chat_opens_beside_one_whose_queue_goes_on(command: str) -> None:
     @played
     async def run() -> None:
         scenes.save_chat("saved before")
-        async with chatting(ScriptedEngine([words("a b c d e f")])) as chat:
+        engine = ScriptedEngine([words("a b c d e f")])
+        async with chatting(engine) as chat:
             await chat.say("one")
             await chat.beat(2)
             await chat.say("two")
-            await chat.say("three")
             await chat.say(command)
-            await chat.beat(2)
+            opened = chat.prompt.text, "You (queued)" in chat.text
+            await chat.beat(12)
 
-            assert "two\n\nthree" == chat.prompt.text
-            assert "You (queued)" not in chat.text
+            assert ("", False) == opened
+            assert ["one", "two"] == [r.messages[-1].content for r in engine.requests]
 
     run()
 

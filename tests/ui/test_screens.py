@@ -19,6 +19,7 @@ from flarechat.ui.screens.keys import KEYS, KeysScreen, help_blocks
 from flarechat.ui.screens.picker import Picker
 from flarechat.ui.screens.sessions import SessionsScreen
 from flarechat.ui.slash import COMMANDS
+from flarechat.ui.widgets.fan import FanView
 from flarechat.ui.widgets.lines import HeaderState, header_text
 from flarechat.ui.widgets.prompt import Prompt
 from flarechat.ui.widgets.transcript import Transcript
@@ -207,12 +208,15 @@ async def test_the_keys_screen_states_the_identity_and_closes() -> None:
 def test_the_help_covers_every_binding_command_and_term() -> None:
     text = layout(help_blocks(), 200).plain
     keys = " ".join(key for key, _ in KEYS)
-    bindings = [*ChatScreen.BINDINGS, *Prompt.BINDINGS, *Transcript.BINDINGS]
+    bindings = [
+        *ChatScreen.BINDINGS, *Prompt.BINDINGS, *Transcript.BINDINGS, *FanView.BINDINGS,
+    ]  # fmt: skip
+    signs = {"left_square_bracket": "[", "right_square_bracket": "]", "2": "to", "3": "to"}
 
     assert "emitted = accepted + rounds - clipped" in text
     assert "the model's own tokens" in text and "one a round" not in text
     for binding in bindings:
-        names = binding.key.replace("escape", "esc").split(",")
+        names = signs.get(binding.key, binding.key).replace("escape", "esc").split(",")
         documented = any(name in keys for name in names)
         assert documented, f"{binding.id} ({binding.key}) is not in the help"
     for command in COMMANDS:
@@ -224,6 +228,7 @@ def test_every_binding_has_an_id_that_is_used_once() -> None:
         *ChatScreen.BINDINGS,
         *Prompt.BINDINGS,
         *Transcript.BINDINGS,
+        *FanView.BINDINGS,
         *Picker.BINDINGS,
         *SessionsScreen.BINDINGS,
     ]

@@ -1,37 +1,41 @@
-"""The chat screen: header, transcript, panels, prompt, and the timer that moves them.
+"""The chat screen: header, tabs, transcript, panels, prompt, and the timer that moves them.
 
-Owns the layout by size and the keys of the chat. Asks the bridge for everything that is not on
-the screen.
+Owns the layout by size and the keys of the chat. Asks the bridge of the chat shown for everything
+that is not on the screen.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import ClassVar
+from collections.abc import Coroutine
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
-from textual.screen import Screen
+from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from flarechat.errors import FlarechatError, UsageError
 from flarechat.textsafe import strip_controls
-from flarechat.ui import clipboard, editor, messages, slash
-from flarechat.ui.bridge import Beat, Bridge, Pace
+from flarechat.ui import clipboard, messages, slash
+from flarechat.ui.beat import Beat, Pace
+from flarechat.ui.bridge import Bridge
 from flarechat.ui.dashboard import Dashboard
 from flarechat.ui.desk import Desk
 from flarechat.ui.format import Glyphs
+from flarechat.ui.panes import Pane
+from flarechat.ui.screens.windows import Windows
+from flarechat.ui.tabs import Tabs
 from flarechat.ui.widgets.lines import Header, KeyBar, Line
 from flarechat.ui.widgets.panels import CompactPanel, all_panels
-from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.tabbar import TabBar
 from flarechat.ui.widgets.transcript import Transcript
 
 QUIT_WINDOW = 2.0
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Windows):
     """Chat first; telemetry beside or below it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,6 +43,8 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+c", "interrupt", "Copy, stop, clear, quit", id="chat.interrupt",
                 priority=True),
         Binding("ctrl+n", "new_chat", "New chat", id="chat.new"),
+        Binding("f8,ctrl+pageup", "step_tab(-1)", "Tab before", id="tab.before", priority=True),
+        Binding("f9,ctrl+pagedown", "step_tab(1)", "Next tab", id="tab.next", priority=True),
         Binding("ctrl+o", "sessions", "Sessions", id="chat.sessions"),
         Binding("ctrl+t", "density", "Telemetry off, compact, full", id="chat.telemetry"),
         Binding("ctrl+g,f4", "editor", "Prompt in $EDITOR", id="chat.editor"),
@@ -51,37 +57,50 @@ class ChatScreen(Screen[None]):
 
     def __init__(self, bridge: Bridge, marks: Glyphs, interval: float) -> None:
         super().__init__()
-        self.bridge, self.marks = bridge, marks
+        self.marks = marks
+        self.tabs = Tabs(self, bridge, marks)
         self.desk = Desk(self)
-        self.dashboard = Dashboard(self, bridge, marks)
+        self.dashboard = Dashboard(self, marks)
         self.pace = Pace(interval)
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         yield Header(self.marks, "header")
+        yield TabBar(self.marks, "tabs")
         with Horizontal(id="body"):
-            yield Transcript(self.marks)
+            yield self.tabs.current.box
             with VerticalScroll(id="side", can_focus=False):
                 yield from all_panels(self.marks, self.name_origin)
         yield CompactPanel(self.marks)
         yield Line(self.marks, "hint")
-        yield Prompt()
+        with Vertical(id="prompts"):
+            yield self.tabs.current.prompt
         yield Line(self.marks, "last")
         yield KeyBar(self.marks, "keys")
 
     async def on_mount(self) -> None:
+        self.query_one(TabBar).display = False
         self.prompt.focus()
         await self.show_conversation()
         self.dashboard.refresh()
         self.set_timer(self.pace.interval, self.tick)
 
+    async def mount_pane(self, pane: Pane) -> None:
+        """Put a new chat's widgets behind those of the others, hidden."""
+        pane.box.display = pane.prompt.display = False
+        await self.query_one("#body").mount(pane.box, before="#side")
+        await self.query_one("#prompts").mount(pane.prompt)
+        self.dashboard.fit(*self.size)
+
     @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
+    def bridge(self) -> Bridge:
+        """The chat that is shown."""
+        return self.tabs.current.bridge
 
     @property
     def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
+        """The transcript of the chat shown."""
+        return self.tabs.current.transcript
 
     # Time
 
@@ -93,27 +112,19 @@ class ChatScreen(Screen[None]):
 
     def beat(self) -> None:
         """Take in what the engine said and draw what changed."""
-        self.show_beat(self.bridge.pump())
+        self.tabs.beat()
         self.dashboard.refresh()
 
     def show_beat(self, beat: Beat) -> None:
-        """Draw one pump's changes."""
-        transcript = self.transcript
-        for turn in beat.added:
-            transcript.add(turn)
-        for turn in beat.touched:
-            transcript.touch(turn)
-        for remark in beat.remarks:
-            transcript.note(remark, warning=True)
-        if beat.returned:
-            self.prompt.put_back(beat.returned)
-        if beat.added or beat.returned:
-            transcript.show_queue(self.bridge.queue)
+        """Draw changes of the chat shown."""
+        self.tabs.current.draw(beat)
+        self.tabs.refresh()
 
     # Size
 
     def on_resize(self, event: events.Resize) -> None:
         self.dashboard.fit(event.size.width, event.size.height)
+        self.tabs.current.fan.fit()
 
     def name_origin(self, origin: str) -> str:
         """Where a copy came from, in words."""
@@ -161,16 +172,24 @@ class ChatScreen(Screen[None]):
     def on_follow_asked(self) -> None:
         self.action_follow()
 
-    def on_quit_asked(self) -> None:
-        self.app.exit()
+    async def on_leave_asked(self) -> None:
+        if len(self.tabs.panes) > 1:
+            await self.close_tab()
+        else:
+            self.app.exit()
+
+    def on_answer_marked(self, message: messages.AnswerMarked) -> None:
+        self.action_mark_answer(message.number)
+
+    def on_answer_picked(self, message: messages.AnswerPicked) -> None:
+        self.action_pick_answer(message.number)
+
+    async def on_branch_asked(self, message: messages.BranchAsked) -> None:
+        await self.desk.branch(message.turn, message.step)
 
     def remark(self, text: str) -> None:
         """Say one passing sentence."""
         self.notify(strip_controls(text), markup=False, timeout=4)
-
-    def tell(self, error: FlarechatError) -> None:
-        """Say what went wrong, where it stays readable."""
-        self.transcript.note(f"Error: {error}", warning=True)
 
     def copy(self, text: str, what: str) -> None:
         """Put a text on the clipboard and say so."""
@@ -180,13 +199,8 @@ class ChatScreen(Screen[None]):
         self.remark(f"Copied {what}, {len(text)} characters.")
 
     async def show_conversation(self) -> None:
-        """Draw the conversation of the bridge from its start."""
-        conversation = self.bridge.conversation
-        await self.transcript.show(conversation.turns)
-        self.transcript.show_queue(self.bridge.queue)
-        for turn in conversation.turns:
-            if turn.role == "user":
-                self.prompt.remember(turn.text)
+        """Draw the conversation shown from its start."""
+        await self.tabs.current.show_conversation()
         self.dashboard.hurry()
 
     # Keys
@@ -217,30 +231,52 @@ class ChatScreen(Screen[None]):
             self.remark("Press ctrl+c again to quit.")
 
     async def action_new_chat(self) -> None:
+        await self._tabbed(self.tabs.new())
+
+    async def clear(self) -> None:
+        """Start over in a new chat in the place of the present one, which stays saved."""
         waiting = self.bridge.new()
         await self.show_conversation()
         self.show_beat(Beat(returned=waiting))
 
-    async def resume(self, name: str) -> None:
-        """Open a saved conversation; when that fails, say why and go on."""
+    async def action_tab(self, number: int) -> None:
+        await self._tabbed(self.tabs.go(number))
+
+    async def action_step_tab(self, by: int) -> None:
+        await self._tabbed(self.tabs.step(by))
+
+    async def close_tab(self) -> None:
+        """Close the tab shown."""
+        await self._tabbed(self.tabs.close())
+
+    async def _tabbed(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            waiting = self.bridge.resume(name)
+            await work
+        except FlarechatError as error:
+            self.tell(error)
+
+    def action_mark_answer(self, number: int) -> None:
+        pane = self.tabs.current
+        if number < len(pane.bridge.conversation.fan):
+            pane.bridge.conversation.marked = number
+            pane.fan.mark(number)
+            self.dashboard.hurry()
+            self.dashboard.refresh()
+
+    def action_pick_answer(self, number: int) -> None:
+        try:
+            self.bridge.pick(number)
         except FlarechatError as error:
             self.tell(error)
             return
-        await self.show_conversation()
-        self.show_beat(Beat(returned=waiting))
+        self.picked()
 
-    def action_sessions(self) -> None:
-        from flarechat.ui.screens.sessions import SessionsScreen
-
-        current = self.bridge.conversation.name
-
-        async def opened(name: str | None) -> None:
-            if name and name != current:
-                await self.resume(name)
-
-        self.app.push_screen(SessionsScreen(current), opened)
+    def picked(self) -> None:
+        """An answer was picked: it stands in the transcript now."""
+        self.transcript.follow()
+        self.show_beat(Beat(touched=[self.bridge.conversation.turns[-1]]))
+        self.prompt.focus()
+        self.dashboard.hurry()
 
     def action_density(self) -> None:
         density = self.dashboard.next_density()
@@ -254,37 +290,11 @@ class ChatScreen(Screen[None]):
     def _telemetry_left(self, density: str | None) -> None:
         self.dashboard.choose(density or "compact")
 
-    def action_editor(self) -> None:
-        try:
-            text = editor.edit(self.app, self.prompt.whole)
-        except FlarechatError as error:
-            self.tell(error)
-            return
-        self.prompt.put(text)
-
-    def action_history(self) -> None:
-        from flarechat.ui.screens.history import HistoryScreen
-
-        def chosen(text: str | None) -> None:
-            if text is not None:
-                self.prompt.put(text)
-
-        self.app.push_screen(HistoryScreen(self.prompt.past), chosen)
-
-    def action_keys(self) -> None:
-        from flarechat.ui.screens.keys import KeysScreen
-
-        self.app.push_screen(KeysScreen())
-
-    def action_settings(self) -> None:
-        from flarechat.ui.screens.settings import SettingsScreen
-
-        bridge = self.bridge
-        recommended = bridge.model.recommended if bridge.model else None
-        self.app.push_screen(SettingsScreen(bridge.settings, recommended), self.desk.adopt)
-
     def action_turn_mode(self) -> None:
-        if self.bridge.conversation.turns:
+        pane = self.tabs.current
+        if pane.fan.display and not pane.fan.has_focus:
+            pane.fan.focus()
+        elif self.bridge.conversation.turns:
             self.transcript.focus()
 
     def action_follow(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
@@ -28,9 +29,10 @@ class SessionsScreen(Picker):
         Binding("delete", "delete", "Delete", id="sessions.delete", show=False),
     ]
 
-    def __init__(self, current: str) -> None:
+    def __init__(self, opened: Sequence[str]) -> None:
+        """`opened` names the chats that have a tab."""
         super().__init__()
-        self._current = current
+        self._opened = frozenset(opened)
 
     def items(self) -> list[Item]:
         """The saved chats, the last used first."""
@@ -40,7 +42,7 @@ class SessionsScreen(Picker):
                 detail = f"cannot be read: {info.problem}"
             else:
                 detail = f"{_when(info.changed)}  {info.turns:>3} turns  {info.title}"
-            mark = "(open) " if info.name == self._current else ""
+            mark = "(open) " if info.name in self._opened else ""
             label = f"{fit(info.name, 24)}  {mark}{detail}"
             items.append(Item(info.name, label, f"{info.name} {info.title}"))
         return items
@@ -63,8 +65,8 @@ class SessionsScreen(Picker):
         name = self.marked
         if name is None:
             return
-        if name == self._current:
-            self.notify("This chat is open; start another first.", markup=False)
+        if name in self._opened:
+            self.notify("This chat is open; close its tab first, or /clear.", markup=False)
             return
 
         def decided(yes: bool | None) -> None:

@@ -23,6 +23,11 @@ SHORTEST_REASON = 18
 Namer = Callable[[str], str]
 
 
+def lanes_text(view: View) -> str:
+    """How many answers the last round was played for; "" where it was this one alone."""
+    return f"{view.lanes} lanes" if view.lanes > 1 else ""
+
+
 def speed_lines(view: View, width: int, marks: Glyphs) -> Lines:
     """How fast now, over the turn, and against width one."""
     gain = f"x{view.gain:.1f} est" if view.gain else "x - est"
@@ -197,6 +202,7 @@ class SpeedPanel(Panel):
     TITLE, ROWS = "Speed", 3
 
     def compose_lines(self, view: View, width: int) -> Lines:
+        self.border_subtitle = lanes_text(view)
         return speed_lines(view, width, self.marks)
 
 
@@ -241,6 +247,7 @@ class CompactPanel(Panel):
     TITLE, ROWS, EDGES = " Speculation  ^t expand ", 2, 1
 
     def compose_lines(self, view: View, width: int) -> Lines:
+        self.border_title = f"{self.TITLE} {lanes_text(view)} " if view.lanes > 1 else self.TITLE
         return compact_lines(view, width, self.marks)
 
 

@@ -38,12 +38,12 @@ class Prompt(TextArea):
         Binding("pagedown", "screen.page(1)", "Scroll down", id="chat.pagedown", show=False),
         Binding("end,ctrl+e", "end", "End of line, then follow", id="prompt.end", show=False),
         Binding("tab", "complete", "Complete a command", id="prompt.complete", show=False),
-        Binding("ctrl+d", "delete_or_quit", "Quit when empty", id="prompt.quit", show=False),
-    ]
+        Binding("ctrl+d", "delete_or_leave", "Close the tab when empty, quit the last",
+                id="prompt.quit", show=False),
+    ]  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(
-            id="prompt",
             show_line_numbers=False,
             highlight_cursor_line=False,
             tab_behavior="focus",
@@ -163,11 +163,11 @@ class Prompt(TextArea):
         elif not self.text.startswith("/"):
             self.screen.focus_next()
 
-    def action_delete_or_quit(self) -> None:
+    def action_delete_or_leave(self) -> None:
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(messages.QuitAsked())
+            self.post_message(messages.LeaveAsked())
 
     # Paste
 

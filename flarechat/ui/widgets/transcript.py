@@ -19,7 +19,7 @@ from flarechat.textsafe import strip_controls
 from flarechat.ui import messages
 from flarechat.ui.format import Glyphs
 from flarechat.ui.markdown import code_blocks
-from flarechat.ui.widgets.turn import NoteView, TailView, TurnView
+from flarechat.ui.widgets.turn import NoteView, Place, TailView, TurnView, draw
 
 MOUNTED_AT_ONCE = 60
 WELCOME = "Type a message and press enter. f1 shows every key, / starts a command."
@@ -38,12 +38,15 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("y", "copy_message", "Copy message", id="turn.copy", show=False),
         Binding("c", "copy_code", "Copy next code block", id="turn.copy_code", show=False),
         Binding("t", "fold", "Show or hide thinking", id="turn.thinking", show=False),
+        Binding("left_square_bracket", "sibling(-1)", "Previous answer", id="turn.before",
+                show=False),
+        Binding("right_square_bracket", "sibling(1)", "Next answer", id="turn.after", show=False),
         Binding("enter,i,tab", "leave", "Back to the prompt", id="turn.leave", show=False),
-    ]
+    ]  # fmt: skip
 
-    def __init__(self, marks: Glyphs) -> None:
+    def __init__(self, marks: Glyphs, place: Place = lambda turn: (1, 1)) -> None:
         super().__init__(id="transcript")
-        self.marks = marks
+        self.marks, self._place = marks, place
         self._turns: list[Turn] = []
         self._views: dict[str, TurnView] = {}
         self._unmounted = 0
@@ -85,22 +88,15 @@ class Transcript(VerticalScroll, can_focus=True):
         self.query_one("#welcome").display = False
         self._page.mount_all(self._new_views(number - 1, number), before="#tail")
 
-    def touch(self, turn: Turn) -> None:
-        """A turn grew or ended."""
-        view, tail = self._views.get(turn.id), self.query_one(TailView)
-        if view is None:
-            return
-        if turn.status == "streaming":
-            text = view.take_finished()
-            if turn.thinking and not turn.text:
-                tail.think(turn.thinking)
-            else:
-                tail.feed(text, below=bool(view.parts))
-            view.set_class(bool(tail.parts), "-live")
-        else:
-            tail.show([])
-            view.remove_class("-live")
-            view.finish()
+    def catch_up(self, turns: Sequence[Turn]) -> None:
+        """Show the turns that came behind those shown."""
+        for turn in turns[len(self._turns) :]:
+            self.add(turn)
+
+    def touch(self, turn: Turn, *, waits: bool = False) -> None:
+        """A turn grew, ended, or waits for a lane of the engine."""
+        if view := self._views.get(turn.id):
+            draw(view, self.query_one(TailView), waits=waits)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Show a local remark at the end, above an answer that is still being written."""
@@ -146,11 +142,19 @@ class Transcript(VerticalScroll, can_focus=True):
         )
 
     def _new_views(self, start: int, stop: int) -> list[TurnView]:
-        views = [TurnView(self._turns[n], n + 1, self.marks) for n in range(start, stop)]
+        views = [
+            TurnView(self._turns[n], n + 1, self.marks, self._place) for n in range(start, stop)
+        ]
         self._views.update({view.turn.id: view for view in views})
         return views
 
     # Turn mode
+
+    def select_sibling(self, turn: Turn) -> None:
+        """Select the answer that stands where another one to the same message stood."""
+        for view in self._views.values():
+            if view.turn.parent == turn.parent and view.turn.role == turn.role:
+                self._pick(view)
 
     def on_focus(self) -> None:
         if self._selected is None and self._views:
@@ -187,6 +191,10 @@ class Transcript(VerticalScroll, can_focus=True):
     def action_fold(self) -> None:
         if not (self._selected and self._selected.fold()):
             self.post_message(messages.Remarked("This turn has no thinking to show."))
+
+    def action_sibling(self, step: int) -> None:
+        if self._selected:
+            self.post_message(messages.BranchAsked(self._selected.turn, step))
 
     def action_leave(self) -> None:
         self.post_message(messages.PromptWanted())

@@ -6,6 +6,8 @@ and whether what the model thought is folded to one line. Reads chat.Turn and ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.content import Content
 
 from flarechat.chat import Turn
@@ -22,16 +24,31 @@ STATES = {
     "partial": "cut short",
     "streaming": "writing",
 }
+WAITING = "All lanes of the engine are taken; --concurrency says how many there are."
+Place = Callable[[Turn], tuple[int, int]]
 _DIM = "$foreground 60%"
 _THOUGHTS_SHOWN = 6
+
+
+def state_word(turn: Turn, *, waits: bool = False) -> str:
+    """The state of a turn in words; "" when it ended by itself."""
+    if turn.status == "streaming" and waits:
+        return "waiting for a free lane"
+    if turn.reason in ("length", "context") and turn.status == "complete":
+        return f"cut by {turn.reason} limit"
+    return STATES.get(turn.status, "")
 
 
 class TurnView(Page):
     """A turn: its head line and, once finished, all of its text."""
 
-    def __init__(self, turn: Turn, number: int, marks: Glyphs) -> None:
+    def __init__(
+        self, turn: Turn, number: int, marks: Glyphs, place: Place = lambda turn: (1, 1)
+    ) -> None:
         super().__init__(classes=f"turn -{turn.role}")
         self.turn, self.number, self.marks = turn, number, marks
+        self.waits = False
+        self._place = place
         self._taken = 0
         self._folded = True
         if turn.status != "streaming":
@@ -39,10 +56,10 @@ class TurnView(Page):
 
     def head(self, width: int) -> Content:
         role = ROLES.get(self.turn.role, self.turn.role)
-        state = STATES.get(self.turn.status, "")
-        if self.turn.reason in ("length", "context") and self.turn.status == "complete":
-            state = f"cut by {self.turn.reason} limit"
-        right = f"#{self.number}  {clock_time(self.turn.started_at)}"
+        state = state_word(self.turn, waits=self.waits)
+        at, of = self._place(self.turn)
+        branch = f"answer {at} of {of}  " if of > 1 else ""
+        right = f"{branch}#{self.number}  {clock_time(self.turn.started_at)}"
         left = f"{role}  {state}" if state else role
         line = Content(spread(left, right, width, self.marks))
         line = line.stylize(_DIM).stylize("bold $foreground", 0, len(role))
@@ -61,6 +78,12 @@ class TurnView(Page):
             self._taken = cut
             self.show([*self.parts, *fresh])
         return text[self._taken :]
+
+    def wait(self, waits: bool) -> None:
+        """Say in the head line that the turn waits for a lane of the engine, or no longer does."""
+        if waits != self.waits:
+            self.waits = waits
+            self.show(list(self.parts))
 
     def finish(self) -> None:
         """The turn ended: show its whole text, parsed as one."""
@@ -111,11 +134,34 @@ class TailView(Page):
         lines = strip_controls(thinking).splitlines()[-_THOUGHTS_SHOWN:]
         self._show([Prose(Content.styled("\n".join(["Thinking", *lines]), _DIM))], below=False)
 
+    def say(self, text: str) -> None:
+        """Show a remark in the place of the text that is to come."""
+        self._show([Prose(Content.styled(text, _DIM))], below=False)
+
     def _show(self, parts: list[Block], *, below: bool) -> None:
         if parts and below:
             parts.insert(0, Prose(Content("")))
             parts[1].gap = False
         self.show(parts)
+
+
+def draw(view: TurnView, tail: TailView, *, waits: bool = False) -> None:
+    """Bring a turn's widget and the tail behind it up to what the turn has become."""
+    turn = view.turn
+    view.wait(waits)
+    if turn.status != "streaming":
+        tail.show([])
+        view.remove_class("-live")
+        view.finish()
+        return
+    text = view.take_finished()
+    if waits:
+        tail.say(WAITING)
+    elif turn.thinking and not turn.text:
+        tail.think(turn.thinking)
+    else:
+        tail.feed(text, below=bool(view.parts))
+    view.set_class(bool(tail.parts), "-live")
 
 
 class NoteView(Page):

@@ -1,0 +1,105 @@
+"""The switchboard between one engine and the chats of a window.
+
+Owns the engine's door, what the engine said of itself, and which requests hold a lane; hands every
+event to the chat that asked. Knows no conversation's content and no widget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flarechat.config import Settings
+from flarechat.protocol import (
+    EngineDoor,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    Loading,
+    ModelInfo,
+    Ready,
+    Started,
+)
+
+if TYPE_CHECKING:
+    from flarechat.ui.bridge import Bridge
+
+Clock = Callable[[], float]
+
+
+class Board:
+    """One engine and the chats over it. `lanes` is None until the engine is ready; `unsaved` says
+    that a chat was closed of which the disk refused a part.
+    """
+
+    def __init__(
+        self, engine: EngineDoor, settings: Settings, clock: Clock = time.monotonic
+    ) -> None:
+        self.engine, self.clock = engine, clock
+        self.model: ModelInfo | None = None
+        self.error: ErrorInfo | None = None
+        self.lanes: int | None = None
+        self.loading = Loading(stage="starting")
+        self.notices: tuple[str, ...] = ()
+        self.mtp_wanted = settings.mtp
+        self.chats: list[Bridge] = []
+        self.unsaved = False
+        self._playing: set[str] = set()
+        self._news: list[str] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether any chat waits for an answer."""
+        return any(chat.busy for chat in self.chats)
+
+    @property
+    def full(self) -> bool:
+        """Whether a request that came now would have to wait for a lane."""
+        return self.lanes is not None and len(self._playing) >= self.lanes
+
+    def start(self) -> None:
+        """Start the engine, or start it again; every chat ends what the one before was asked."""
+        self.error = None
+        self.loading = Loading(stage="starting")
+        self._playing.clear()
+        for chat in self.chats:
+            chat.interrupt()
+        self.engine.start()
+
+    def drain(self) -> None:
+        """Put what the engine said since the last call into the chats' boxes."""
+        events = self.engine.drain()
+        if not events:
+            return
+        owners = {turn.id: chat for chat in self.chats for turn in chat.conversation.lives}
+        for event in events:
+            self._note(event)
+            if isinstance(event, Loading | Ready | Failed):
+                for chat in self.chats:
+                    chat.box.append(event)
+            elif event.request in owners:
+                owners[event.request].box.append(event)
+
+    def take_news(self) -> list[str]:
+        """Sentences about the engine that concern no single chat, for whoever asks first."""
+        news, self._news = self._news, []
+        return news
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Loading):
+            self.loading = event
+        elif isinstance(event, Ready):
+            self.model, self.error, self.lanes = event.model, None, event.lanes
+            self._news += [notice for notice in event.notices if notice not in self.notices]
+            self.notices = event.notices
+        elif isinstance(event, Failed):
+            self.error = event.error
+            self._playing.clear()
+            if not self.busy:
+                self._news.append(f"Error: {event.error.exception()}")
+        elif isinstance(event, Started):
+            self._playing.add(event.request)
+        elif isinstance(event, Finished):
+            self._playing.discard(event.request)

@@ -1,0 +1,105 @@
+"""One chat of the window with its own widgets: transcript, fan of answers, prompt.
+
+Owns drawing what a beat changed, or keeping it while the chat is hidden. Moves no focus and knows
+no other chat.
+"""
+
+from __future__ import annotations
+
+from textual.containers import Vertical
+
+from flarechat.chat import Turn
+from flarechat.ui.beat import Beat
+from flarechat.ui.bridge import Bridge
+from flarechat.ui.format import Glyphs
+from flarechat.ui.widgets.fan import FanView
+from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.tabbar import TabState
+from flarechat.ui.widgets.transcript import Transcript
+
+WORDS = {"GEN": "writing", "PREFILL": "writing", "WAITING": "waiting", "ERROR": "error"}
+
+
+class Pane:
+    """A chat and its widgets. While it is hidden nothing is drawn: `pending` keeps what came."""
+
+    def __init__(self, bridge: Bridge, marks: Glyphs) -> None:
+        self.bridge = bridge
+        self.transcript = Transcript(marks, self._place)
+        self.fan = FanView(marks, bridge.waits)
+        self.box = Vertical(self.transcript, self.fan, classes="pane")
+        self.prompt = Prompt()
+        self.pending = Beat()
+        self.unread = False
+
+    def _place(self, turn: Turn) -> tuple[int, int]:
+        return self.bridge.conversation.place(turn)
+
+    @property
+    def state(self) -> TabState:
+        """What the row of tabs says of this chat."""
+        bridge = self.bridge
+        word = WORDS.get(bridge.state, "")
+        if bridge.state == "LOADING" and bridge.busy:
+            word = "waiting"
+        elif not bridge.busy and bridge.conversation.fan:
+            word = "choose"
+        elif not bridge.busy and self.unread and word != "error":
+            word = "new"
+        return TabState(bridge.title, word)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was said here yet, so that another chat may take the place."""
+        conversation = self.bridge.conversation
+        return not conversation.turns and not conversation.fan
+
+    def keep(self, beat: Beat) -> None:
+        """Take in a beat while hidden."""
+        self.pending.add(beat)
+        self.unread |= any(turn.status != "streaming" for turn in beat.touched)
+
+    def draw(self, beat: Beat) -> None:
+        """Draw a beat, behind what was kept while hidden."""
+        beat, self.pending = _joined(self.pending, beat), Beat()
+        conversation, transcript = self.bridge.conversation, self.transcript
+        transcript.catch_up(conversation.turns)
+        if conversation.fan != self.fan.turns:
+            self.show_fan()
+        for turn in beat.touched:
+            transcript.touch(turn)
+        if self.fan.display:
+            self.fan.touch(beat.touched)
+        elif self.bridge.state == "WAITING" and conversation.live:
+            transcript.touch(conversation.live, waits=True)
+        for remark in beat.remarks:
+            transcript.note(remark, warning=True)
+        if beat.returned:
+            self.prompt.put_back(beat.returned)
+        if beat.added or beat.returned:
+            transcript.show_queue(self.bridge.queue)
+
+    def show_fan(self) -> None:
+        """Show the answers to choose from, if there are any."""
+        conversation = self.bridge.conversation
+        self.fan.show(conversation.fan, conversation.marked)
+        self.box.set_class(self.fan.display, "-fan")
+
+    async def show_conversation(self) -> None:
+        """Draw the conversation from its start."""
+        conversation = self.bridge.conversation
+        await self.transcript.show(conversation.turns)
+        self.show_fan()
+        self.transcript.show_queue(self.bridge.queue)
+        for turn in conversation.turns:
+            if turn.role == "user":
+                self.prompt.remember(turn.text)
+
+    def focus(self) -> None:
+        """Put the focus where the user goes on: on the answers to choose from, or the prompt."""
+        (self.fan if self.fan.display else self.prompt).focus()
+
+
+def _joined(first: Beat, second: Beat) -> Beat:
+    first.add(second)
+    return first

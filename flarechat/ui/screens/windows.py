@@ -1,0 +1,80 @@
+"""The windows that open above the chat: sessions, history, keys, settings, the editor.
+
+Owns what is handed to each and what becomes of its answer. The chat screen is built on it.
+"""
+
+from __future__ import annotations
+
+from textual.screen import Screen
+
+from flarechat.errors import FlarechatError
+from flarechat.ui import editor
+from flarechat.ui.dashboard import Dashboard
+from flarechat.ui.desk import Desk
+from flarechat.ui.tabs import Tabs
+from flarechat.ui.widgets.prompt import Prompt
+
+
+class Windows(Screen[None]):
+    """What a chat screen can open above itself."""
+
+    tabs: Tabs
+    desk: Desk
+    dashboard: Dashboard
+
+    @property
+    def prompt(self) -> Prompt:
+        """Where the user writes, in the chat shown."""
+        return self.tabs.current.prompt
+
+    def tell(self, error: FlarechatError) -> None:
+        """Say what went wrong, where it stays readable."""
+        self.tabs.current.transcript.note(f"Error: {error}", warning=True)
+
+    async def resume(self, name: str) -> None:
+        """Open a saved conversation, or go to its tab; when that fails, say why and go on."""
+        try:
+            await self.tabs.resume(name)
+        except FlarechatError as error:
+            self.tell(error)
+
+    def action_sessions(self) -> None:
+        from flarechat.ui.screens.sessions import SessionsScreen
+
+        async def opened(name: str | None) -> None:
+            if name:
+                await self.resume(name)
+
+        names = [pane.bridge.conversation.name for pane in self.tabs.panes]
+        self.app.push_screen(SessionsScreen(names), opened)
+
+    def action_editor(self) -> None:
+        try:
+            text = editor.edit(self.app, self.prompt.whole)
+        except FlarechatError as error:
+            self.tell(error)
+            return
+        self.prompt.put(text)
+
+    def action_history(self) -> None:
+        from flarechat.ui.screens.history import HistoryScreen
+
+        prompt = self.prompt
+
+        def chosen(text: str | None) -> None:
+            if text is not None:
+                prompt.put(text)
+
+        self.app.push_screen(HistoryScreen(prompt.past), chosen)
+
+    def action_keys(self) -> None:
+        from flarechat.ui.screens.keys import KeysScreen
+
+        self.app.push_screen(KeysScreen())
+
+    def action_settings(self) -> None:
+        from flarechat.ui.screens.settings import SettingsScreen
+
+        bridge = self.tabs.current.bridge
+        recommended = bridge.model.recommended if bridge.model else None
+        self.app.push_screen(SettingsScreen(bridge.settings, recommended), self.desk.adopt)
