@@ -21,7 +21,15 @@ from typing import Any
 
 from flarechat import paths
 from flarechat.errors import SettingsError, reason_of
-from flarechat.protocol import DTYPES, MAX_LANES, Request, Sampling, Speculation
+from flarechat.protocol import (
+    DTYPES,
+    EXECUTORS,
+    MAX_LANES,
+    SPECULATIVE_TOKENS,
+    Request,
+    Sampling,
+    Speculation,
+)
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
@@ -41,6 +49,7 @@ class Settings:
     ctx: int | None = None
     concurrency: int = 1
     threads: int | None = None
+    executor: str = "auto"
     seed: int | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -58,6 +67,7 @@ class Settings:
     mtp_file: str | None = None
     mtp_draft_tokens: int = 7
     mtp_adaptive_verification: bool = True
+    speculative_token_capacity: int = SPECULATIVE_TOKENS
     history_drafts: bool = True
     acceptance: str = "auto"
     session: str | None = None
@@ -75,6 +85,11 @@ class Settings:
         _within("ctx", self.ctx, 1, 2**31 - 1)
         _within("concurrency", self.concurrency, 1, MAX_LANES)
         _within("threads", self.threads, 1, 4096)
+        if self.executor not in EXECUTORS:
+            raise SettingsError(
+                f"--executor {self.executor} is unknown.", f"Use {', '.join(EXECUTORS)}."
+            )
+        _within("speculative-token-capacity", self.speculative_token_capacity, 1, 2**31 - 1)
         if self.mtp_file is not None and (not self.mtp_file.strip() or "\0" in self.mtp_file):
             raise SettingsError("--mtp-file is empty or no path.", "Give a file, or leave it out.")
         self.sampling(Sampling())

@@ -36,6 +36,8 @@ def boot_of(settings: Settings, progress: Progress) -> Boot:
         threads=settings.threads,
         mtp=settings.mtp,
         mtp_file=mtp_file(settings),
+        executor=settings.executor,
+        speculative_token_capacity=settings.speculative_token_capacity,
     )
 
 

@@ -54,6 +54,11 @@ class Thread:
         return self._model.memory if self._model else None
 
     @property
+    def rounds(self) -> str:
+        """How the loaded model's rounds are run, in words."""
+        return self._model.rounds if self._model else ""
+
+    @property
     def bound(self) -> bool:
         """Whether the model that answers is known."""
         return self._model is not None

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def examine() -> tuple[Report, list[FlarechatError]]:
     settings = _tried(lambda: load_settings({}), problems) or Settings()
     report: Report = {
         "versions": _versions(),
-        "engine": {"executor": executors.DEFAULT} | _device(),
+        "engine": _engine(settings.executor),
         "machine": _machine(),
         "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
         "mtp": _tried(lambda: _mtp(settings), problems) or {"head": None},
@@ -76,6 +77,17 @@ def _versions() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _engine(asked: str) -> dict[str, Any]:
+    """The device, and how rounds would be run on it by a model that can be captured."""
+    found = _device()
+    cuda, kernels = str(found.get("device")).startswith("cuda"), find_spec("triton") is not None
+    try:
+        name, why = executors.choose(asked, cuda=cuda, kernels=kernels, capturable=True)
+    except FlarechatError as error:
+        name, why = asked, error.message
+    return {"executor": name, "why": why} | found
 
 
 def _device() -> dict[str, Any]:

@@ -31,6 +31,8 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("ctx", str, "N", "Context length in tokens. Default: the model's own."),
         ("concurrency", str, "N", "Requests answered at once. Default: 1."),
         ("threads", str, "N", "CPU threads of the engine. Default: the engine chooses."),
+        ("executor", str, "NAME",
+         "eager, graph (rounds captured at start; CUDA only) or auto. Default: auto."),
     ),
     "Sampling": (
         ("seed", str, "N", "The same seed gives the same text. Default: a new one every time."),
@@ -69,6 +71,8 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
          "MTP head to use if it fits. Default: one beside the model or shipped with flarechat."),
         ("mtp_adaptive_verification", bool, None,
          "Choose every round's width by its measured cost, or keep it fixed. Default: choose."),
+        ("speculative_token_capacity", str, "N",
+         "Most tokens verified in one round, all requests together. Default: 128."),
         ("history_drafts", bool, None, "Draft by copying from earlier text. Default: on."),
         ("acceptance", str, "RULE",
          "ratio, match, or auto: match with a seed, else ratio. Default: auto."),

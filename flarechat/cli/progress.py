@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_WORDS = {"download": "Downloading", "prefill": "Reading the prompt"}
+_WORDS = {"download": "Downloading", "prefill": "Reading the prompt", "graphs": "Capturing rounds"}
 
 
 class Bar:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import time
 
-from flarechat.chat import Conversation
+from flarechat.chat import Conversation, Turn
 from flarechat.cli.printer import Printer, stats_line
 from flarechat.cli.signals import Interrupts
 from flarechat.config import Settings
 from flarechat.errors import EXIT_OK, EngineError, StorageError
-from flarechat.protocol import EngineDoor, Event, Failed, Finished
+from flarechat.protocol import EngineDoor, Event, Failed, Finished, Ready
 from flarechat.textsafe import strip_controls
 
 POLL_S = 0.1
@@ -32,8 +32,9 @@ def answer(
     interrupts: Interrupts,
     *,
     stats: bool,
+    ways: int = 1,
 ) -> int:
-    """Play the turn in its session; returns the exit code."""
+    """Play the turn in its session, with so many answers; returns the exit code."""
     name = settings.session
     conversation = (
         Conversation.open(engine, settings, name)
@@ -43,23 +44,28 @@ def answer(
     try:
         try:
             interrupts.quietly()
-            finished = _play(engine, conversation, text, printer, interrupts)
+            ended = _play(engine, conversation, text, printer, interrupts, ways)
         finally:
             printer.end()
     finally:
         conversation.close()
         for notice in conversation.notices:
             print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
-    if finished.thinking and not finished.text and finished.reason in ("length", "context"):
+    if any(f.thinking and not f.text and f.reason in ("length", "context") for f in ended):
         print(_STILL_THINKING, file=sys.stderr)
     if stats:
-        print(stats_line(finished), file=sys.stderr)
+        for number, finished in enumerate(ended, start=1):
+            which = f"answer {number}: " if ways > 1 else ""
+            print(f"{which}{stats_line(finished)}", file=sys.stderr)
+        if conversation.rounds:
+            print(f"executor: {conversation.rounds}", file=sys.stderr)
         if conversation.memory:
             print(f"memory: {conversation.memory}", file=sys.stderr)
     if interrupts.caught:
         return interrupts.exit_code
-    if finished.reason == "error":
-        raise finished.error.exception() if finished.error else EngineError("The answer failed.")
+    if failed := [finished for finished in ended if finished.reason == "error"]:
+        error = failed[0].error
+        raise error.exception() if error else EngineError("The answer failed.")
     if conversation.unsaved:
         raise StorageError("The answer was not saved.", "Free some space and ask again.")
     return EXIT_OK
@@ -71,15 +77,23 @@ def _play(
     text: str,
     printer: Printer,
     interrupts: Interrupts,
-) -> Finished:
-    """Load, send, show what comes. The first interrupt stops the turn, which then ends itself."""
+    ways: int,
+) -> list[Finished]:
+    """Load, send, show what comes. The first interrupt stops the turn, which then ends itself.
+
+    The conversation goes on with the first of several answers.
+    """
     engine.start()
+    lanes: int | None = None
     while not conversation.bound:
         interrupts.check()
-        _take(engine.wait(POLL_S), conversation, printer)
-    turn = conversation.send(text)
+        events = engine.wait(POLL_S)
+        lanes = next((e.lanes for e in events if isinstance(e, Ready)), lanes)
+        _take(events, conversation, printer)
+    turns = _asked(conversation, text, ways, lanes)
+    printer.asked([turn.id for turn in turns])
     give_up = float("inf")
-    while turn.finished is None:
+    while conversation.live:
         if interrupts.caught and give_up == float("inf"):
             conversation.stop()
             give_up = time.monotonic() + STOP_PATIENCE_S
@@ -87,15 +101,28 @@ def _play(
             interrupts.check()
         _take(engine.wait(POLL_S), conversation, printer)
         conversation.checkpoint()
-    return turn.finished
+    if conversation.fan:
+        conversation.pick(0)
+    return [turn.finished for turn in turns if turn.finished]
+
+
+def _asked(conversation: Conversation, text: str, ways: int, lanes: int | None) -> list[Turn]:
+    """Ask for the answers. Of a fan that was left open in the chat, the first is gone on with."""
+    if conversation.fan:
+        count = len(conversation.fan)
+        conversation.pick(0)
+        conversation.notices.append(f"None of {count} answers was picked; it went on with the 1st.")
+    return [conversation.send(text)] if ways == 1 else conversation.fan_out(text, ways, lanes=lanes)
 
 
 def _take(events: list[Event], conversation: Conversation, printer: Printer) -> None:
-    """Show every event. An engine that died ended the turn it was on, which is shown too."""
+    """Show every event. An engine that died ended the answers it was on, which are shown too."""
     for event in events:
-        turn = conversation.apply(event)
+        lives = conversation.lives
+        conversation.apply(event)
         printer.show(event)
         if isinstance(event, Failed):
-            if turn is not None and turn.finished is not None:
-                printer.show(turn.finished)
+            for turn in lives:
+                if turn.finished is not None:
+                    printer.show(turn.finished)
             raise event.error.exception()

@@ -19,12 +19,15 @@ from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import blend, make_drafter
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.engine import Engine, Language
-from flarechat.engine.executors import DEFAULT, make_executor
+from flarechat.engine.executors import choose, make_executor
+from flarechat.engine.executors.catalogue import Catalogue
 from flarechat.engine.heads import Setup, admit_setup, load_head
+from flarechat.engine.kernels import available as kernels_available
 from flarechat.engine.layers.linear import packed_half_available
 from flarechat.engine.memory import host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
-from flarechat.engine.slot import MAX_EOS, SlotPool
+from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
+from flarechat.engine.staging import Staging
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
@@ -59,7 +62,12 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     args, dtype = recipe.ModelArgs.from_config(checkpoint.config), _held(dtype, boot, recipe)
     _require_layers(args.num_hidden_layers, len(checkpoint.tensors))
     lanes = _lanes(boot.lanes)
+    capacity = _capacity(boot.speculative_token_capacity, lanes)
     context = _context(boot.context, args.max_position_embeddings)
+    how, why = choose(
+        boot.executor, cuda=device.type == "cuda", kernels=kernels_available(),
+        capturable=recipe.Model.capturable,
+    )  # fmt: skip
     setup = Setup(
         device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device)
     )
@@ -71,18 +79,27 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     )  # fmt: skip
     mtp = load_head(boot, recipe, target, checkpoint, prices, setup, notices.append)
     info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
-    drafter = make_drafter("copies", lanes, device)
+    staging, pool = Staging(lanes, device), SlotPool(lanes, context, args.vocab_size, device)
+    drafter = make_drafter("copies", lanes, device, staging)
     if mtp:
-        drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device))
+        drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device, staging))
+    catalogue = Catalogue(
+        slots=lanes, capacity=capacity, context=context, extent=context + SCRATCH_ROWS,
+        learned=mtp is not None, always_absorbs=drafter.always_absorbs,
+    )  # fmt: skip
+
+    def captured(done: int, total: int) -> None:
+        progress("graphs", done, total)
+
+    executor = make_executor(how, target, drafter, staging, pool, catalogue, captured)
     held = allocated((target, mtp and mtp.head, drafter.states()), device, dtype)
     memory = MemoryInfo(priced={**prices, **(mtp.priced if mtp else {})}, allocated=held)
     engine = Engine(
-        target, drafter, make_executor(DEFAULT, target, drafter),
-        SlotPool(lanes, context, args.vocab_size, device), language_of(checkpoint),
-        Controller(info.device_fingerprint), emit,
+        target, drafter, executor, pool, language_of(checkpoint),
+        Controller(info.device_fingerprint), emit, capacity,
     )  # fmt: skip
     spent = 1e3 * (time.perf_counter() - began)
-    info = dataclasses.replace(info, memory=memory)
+    info = dataclasses.replace(info, memory=memory, executor=how, executor_reason=why)
     emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
     return engine
 
@@ -172,6 +189,15 @@ def _lanes(asked: int) -> int:
             f"--concurrency {asked} is out of range.", f"Give a value from 1 to {MAX_LANES}."
         )
     return 4 if asked == 3 else asked
+
+
+def _capacity(asked: int, lanes: int) -> int:
+    if asked < lanes:
+        raise SettingsError(
+            f"--speculative-token-capacity {asked} is out of range.",
+            f"{lanes} lane(s) verify at least {lanes} token(s) a round.",
+        )
+    return asked
 
 
 def _context(asked: int | None, most: int) -> int:

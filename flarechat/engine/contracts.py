@@ -64,10 +64,12 @@ class HiddenRows(State, Protocol):
 class Target(Protocol):
     """The model whose distribution is preserved, with the states of its slots.
 
-    `repair_ms` is the time that went into running kept rows again, all rounds together.
+    `repair_ms` is the time that went into running kept rows again, all rounds together. Passes of
+    one that is `capturable` ask nothing of the host.
     """
 
     vocabulary: int
+    capturable: bool
 
     @property
     def repair_ms(self) -> float: ...
@@ -115,7 +117,7 @@ class Drafter(Protocol):
         """Host, before a round: get up to `limit` drafts ready and say what they are."""
 
     def awaits(self, slot: int) -> bool:
-        """Host: whether what it would stage depends on tokens of a round that is still under way."""
+        """Host: whether what it would stage depends on tokens of a round still under way."""
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """Page: up to K drafts a lane, with the law that drew them."""

@@ -14,6 +14,9 @@ from flarechat.protocol import Sampling
 # past a narrower one's are whole blocks of zeros, so a row's result does not depend on the width.
 EXTENT_STEP = 512
 
+# How many lanes a round may have; those that no request plays are idle.
+LANE_COUNTS = (1, 2, 4)
+
 
 @dataclass(frozen=True, slots=True)
 class LawShape:

@@ -16,11 +16,9 @@ from flarechat.engine.contracts import Drafter, Executor
 from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.frame import Frame, LaneRecord, read
 from flarechat.engine.offer import Offer, runs_chain
-from flarechat.engine.plan import LawShape, Plan, extent_for
+from flarechat.engine.plan import LANE_COUNTS, LawShape, Plan, extent_for
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.protocol import SPECULATIVE_TOKENS, TokenLogprob
-
-LANE_COUNTS = (1, 2, 4)
 
 
 def lanes_for(answers: int) -> int:
@@ -56,7 +54,6 @@ class RoundPlayer:
         self.flights: deque[Flight] = deque()
         self._last_shape: tuple[int, int, bool, int] | None = None
         self._disturbed, self._ended = False, 0.0
-        self._laws: dict[tuple[object, ...], LawShape] = {}
 
     def unsettle(self) -> None:
         """Something else ran (a prefill): the next round's time is not an ordinary sample."""

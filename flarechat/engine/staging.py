@@ -31,7 +31,7 @@ class Block:
         self.device = torch.zeros(size, dtype=torch.int64, device=device)
         for _ in range(2):
             pinned = torch.zeros(size, dtype=torch.int64).pin_memory()
-            self._pinned.append((pinned, pinned.numpy(), torch.cuda.Event()))
+            self._pinned.append((pinned, pinned.numpy(), torch.cuda.Event()))  # type: ignore[no-untyped-call]
 
     def upload(self) -> None:
         """Give the device what the host has now; returns before it has arrived."""

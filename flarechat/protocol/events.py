@@ -57,7 +57,10 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The loaded model, for headers, panels and session files; `mtp` is None without a head."""
+    """The loaded model, for headers, panels and session files; `mtp` is None without a head.
+
+    `executor` is how rounds are run, eager or graph, and `executor_reason` says why so.
+    """
 
     name: str
     recipe: str
@@ -73,6 +76,14 @@ class ModelInfo:
     recommended: Sampling
     mtp: MtpInfo | None = None
     memory: MemoryInfo | None = None
+    executor: str = "eager"
+    executor_reason: str = ""
+
+    @property
+    def rounds(self) -> str:
+        """How rounds are run, in words."""
+        why = f", as {self.executor_reason}" if self.executor_reason else ""
+        return self.executor + why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,6 +179,7 @@ def test_stats_are_lines_of_the_turn_and_of_memory_on_stderr(cli: Cli) -> None:
     assert (
         "12 prompt tokens (0 restored), 2 answer tokens, first after 30 ms, 100.0 tok/s, "
         "1.00 tok/round, 0 of 0 drafts accepted, stop\n"
+        "executor: eager\n"
         "memory: priced 4,000,500 B (weights 4,000,000, caches 500); allocated 4,000,500 B\n"
     ) == got.err
 

@@ -83,6 +83,9 @@ class Model:
     all are where the recurrences keep nothing; `repairs` counts those rounds.
     """
 
+    # Its tables and its experts are looked up by the host in the middle of a pass.
+    capturable = False
+
     def __init__(
         self, args: ModelArgs, embedding: Tensor, layers: Sequence[Layer], mixer: GatedResidual,
         head: Linear, rope: Rope, caches: Caches,
