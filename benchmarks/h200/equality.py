@@ -1,9 +1,10 @@
 """Captured rounds say what called ones say: tokens, records and state, at every width.
 
 Owns the comparison of two engines that differ in their executor alone, one after the other: single
-requests, second turns on a restored prefix, and equal prompts at once. Records are compared where
-both played the same plans (fixed widths). What a slot holds after a request is compared to the bit;
-differences are stated, absolute and relative to the largest value.
+requests, second turns on a restored prefix, and equal prompts at once. Both read prompts in the
+same pieces. Records are compared where both played the same plans: fixed widths without copies, as
+a round that is launched ahead of the last one's record can look for none. What a slot holds after a
+request is compared to the bit; differences are stated, absolute and relative to the largest value.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import Tensor
 from benchmarks.h200.desk import Desk, Desks, Told
 from benchmarks.h200.record import Box, Run
 from benchmarks.h200.sizes import Sizes
-from benchmarks.h200.taps import plays, records
+from benchmarks.h200.taps import in_pieces, plays, records
 from benchmarks.h200.texts import ADAPTIVE, ARMS, FOLLOW_UP, LAWS, OFF, QUESTIONS, arms, copying
-from flarechat.bench.arms import Arm
+from flarechat.bench.arms import FIXED, Arm
 
 Key = tuple[str, str, str, int]
 SINGLE, SECOND, BRANCH = "single", "second turn", "equal prompts"
@@ -68,9 +69,13 @@ class Witness:
     def ask_all(self, box: Box, share: float) -> None:
         """As many cases as fit into this share of the time that is left."""
         own = Box(box.left * share)
+        with in_pieces(self.desk):
+            self._ask_all(own)
+        box.cut = box.cut or own.cut
+
+    def _ask_all(self, box: Box) -> None:
         for law, arm, prompt in cases(self.desk.drafts, self.sizes.equality_questions):
-            if own.over:
-                box.cut = True
+            if box.over:
                 return
             self._single(law, arm, prompt)
             if prompt == 0 and law != SEEDED and arm.name in (OFF, "fixed-3", ADAPTIVE):
@@ -163,7 +168,7 @@ def compare(run: Run, eager: Witness, graph: Witness) -> None:
         if other is None:
             continue
         law, arm, case, number = key
-        planned = arm == OFF or (arm.startswith("fixed-") and case != BRANCH)
+        planned = (arm == OFF or arm in FIXED) and case != BRANCH
         shown = planned and bool(one.records) and bool(other.records)
         apart = first_apart(one.tokens, other.tokens)
         compared = apart < 0 and bool(one.state)
@@ -197,11 +202,11 @@ def compare_widths(run: Run, executor: str, witness: Witness) -> None:
 
 def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    witnesses = []
-    for name, share in (("eager", 0.6), (executor, 1.0)):
-        witness = Witness(desks.get(name, lanes=max(sizes.lanes)), sizes)
+    made = [desks.get(name, lanes=max(sizes.lanes)) for name in ("eager", executor)]
+    witnesses = [Witness(desk, sizes) for desk in made]
+    box.begin()
+    for witness, share in zip(witnesses, (0.6, 1.0), strict=True):
         witness.ask_all(box, share)
         compare_widths(run, witness.played, witness)
-        witnesses.append(witness)
     compare(run, *witnesses)
-    return {"executors": [witness.played for witness in witnesses]}
+    return {"executors": [desk.boot_figures for desk in made]}

@@ -44,13 +44,14 @@ def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> di
     """The section."""
     bandwidth = copy_bandwidth(desks.setup, sizes.copy_bytes)
     empty = empty_kernel_seconds() if desks.setup.cuda else None
-    desk = desks.get(executor)
+    desk = desks.get(executor, lanes=max(sizes.lanes))
+    box.begin()
     for context, tokens in sizes.contexts.items():
         for case in (*PLAIN, *(LEARNED if desk.drafts else ())):
             if not box.over:
                 _case(run, desk, sizes, context, tokens, case, bandwidth, empty)
     return {
-        "executor": desk.executor.name,
+        **desk.boot_figures,
         "copy_bytes_a_second": bandwidth,
         "empty_kernel_us": None if empty is None else 1e6 * empty,
     }

@@ -18,6 +18,7 @@ from flarechat.bench.arms import Arm
 def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
     desk = desks.get(executor, lanes=max(sizes.lanes))
+    box.begin()
     names = (OFF, ADAPTIVE) if desk.drafts else (OFF,)
     for repeat in range(sizes.repeats + 1):
         for arm in arms(names):
@@ -25,7 +26,7 @@ def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> di
                 if box.over:
                     break
                 _play(run, desk, arm, lanes, repeat, sizes.tokens)
-    return {"executor": desk.executor.name, "boot_seconds": round(desk.boot_seconds, 2)}
+    return desk.boot_figures
 
 
 def _play(run: Run, desk: Desk, arm: Arm, lanes: int, repeat: int, tokens: int) -> None:

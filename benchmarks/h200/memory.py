@@ -29,13 +29,14 @@ _FIRST = 3
 def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
     desk = desks.get(executor, lanes=max(sizes.lanes))
+    box.begin()
     told = desk.ready.model.memory
     assert told is not None, "a booted engine says what it priced"
     for arm in arms((OFF, "fixed-3", HISTORY) if desk.drafts else (OFF, HISTORY)):
         if not box.over:
             _steady(run, desk, arm, sizes.steady_rounds)
     return {
-        "executor": desk.executor.name,
+        **desk.boot_figures,
         "priced": told.priced,
         "priced_total": sum(told.priced.values()),
         "allocated": told.allocated,

@@ -44,11 +44,16 @@ class Table:
 
 
 class Box:
-    """The time a section may take."""
+    """The time a section may take, of the time that the `whole` run has left."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._end = seconds, time.monotonic() + seconds
-        self.cut = False
+    def __init__(self, seconds: float, whole: Box | None = None) -> None:
+        self.seconds, self.whole, self.cut = seconds, whole, False
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now: engines have been booted."""
+        most = self.seconds if self.whole is None else min(self.seconds, self.whole.left)
+        self._end = time.monotonic() + most
 
     @property
     def over(self) -> bool:
@@ -88,7 +93,7 @@ class Run:
     def section(self, name: str, work: Callable[[Box], Mapping[str, Any]], seconds: float) -> bool:
         """Do a section's work in its time, and say whether it went well; what goes wrong is written
         down."""
-        box, began = Box(min(seconds, self.box.left)), time.monotonic()
+        box, began = Box(seconds, self.box), time.monotonic()
         entry: dict[str, Any] = {"figures": {}, "failure": None}
         tables = set(self.tables)
         try:

@@ -83,11 +83,10 @@ def _measure(
 ) -> Sequence[str]:
     """Play sections; those still to play, where a failure took the device with it."""
     desks, sizes = Desks(setup), DRY if asked.dry else FULL
-    executor = "auto" if asked.dry else asked.executor
     for place, name in enumerate(names, start=1):
 
         def work(box: Box, section: Section = SECTIONS[name]) -> Mapping[str, Any]:
-            return section(run, desks, sizes, executor, box)
+            return section(run, desks, sizes, asked.executor, box)
 
         if not run.section(name, work, sizes.seconds[name]):
             if device_lost(setup):
@@ -129,7 +128,7 @@ def dry_setup(folder: Path) -> Setup:
     context = {"llama.context_length": 1024}
     model = tiny.write(folder / "tiny.gguf", extra=context).path
     heads.beside(model, folder)
-    return Setup(model=str(model), cache=str(folder), device="cpu", dtype="float32")
+    return Setup(model=str(model), cache=str(folder), device="cpu", dtype="float32", stand_in=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from flarechat.bench.arms import Arm
 
 def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
     """The section."""
-    desk = desks.get(executor)
+    desk = desks.get(executor, lanes=max(sizes.lanes))
+    box.begin()
     for arm in arms((OFF, "fixed-1", "fixed-3", "fixed-7", ADAPTIVE) if desk.drafts else (OFF,)):
         if box.over:
             break
@@ -28,7 +29,7 @@ def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> di
         desk.ask(QUESTIONS[0], arm, LAWS["match"], sizes.tokens)
         _against_bare(run, desk, arm, sizes)
         _by_part(run, desk, arm, sizes)
-    return {"executor": desk.executor.name, "captured": captured(desk)}
+    return {**desk.boot_figures, "captured": captured(desk)}
 
 
 def _against_bare(run: Run, desk: Desk, arm: Arm, sizes: Sizes) -> None:

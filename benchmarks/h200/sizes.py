@@ -41,7 +41,7 @@ class Sizes:
 
 FULL = Sizes()
 DRY = Sizes(
-    tokens=12,
+    tokens=9,
     questions=1,
     repeats=1,
     contexts={"short": 0, "1K": 400},
@@ -51,7 +51,7 @@ DRY = Sizes(
     replays=2,
     passes=2,
     steady_rounds=8,
-    peer_tokens=8,
+    peer_tokens=6,
     peer_repeats=1,
     copy_bytes=1 << 20,
     seconds=dict.fromkeys(FULL.seconds, 30.0),

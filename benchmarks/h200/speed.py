@@ -42,6 +42,7 @@ class Speeds:
         self.run, self.sizes = run, sizes
         self.plain = desks.get(executor, mtp=False)
         self.drafting = desks.get(executor)
+        self._prompts: dict[str, list[str]] = {}
         self.controllers: dict[tuple[str, str, str], Controller] = {}
         self.round_ms: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
         for desk in (self.plain, self.drafting):
@@ -50,6 +51,11 @@ class Speeds:
 
     def prompts(self, context: str) -> list[str]:
         """The questions at a context, and last the one to warm up with."""
+        if context not in self._prompts:
+            self._prompts[context] = self._written(context)
+        return self._prompts[context]
+
+    def _written(self, context: str) -> list[str]:
         if context == EDIT:
             return [*edits(), QUESTIONS[-1]]
         encode = self.plain.engine.language.tokenizer.encode
@@ -121,6 +127,7 @@ def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> di
     """The section."""
     speeds = Speeds(run, desks, sizes, executor)
     done = 0
+    box.begin()
     try:
         for law, context, arm, repeat in passes(sizes, speeds.drafting.drafts):
             if box.over:
@@ -130,8 +137,7 @@ def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> di
     finally:
         speeds.widths()
     return {
-        "executor": speeds.drafting.executor.name,
+        **speeds.drafting.boot_figures,
         "passes": done,
-        "boot_seconds": round(speeds.drafting.boot_seconds, 2),
         "plain_boot_seconds": round(speeds.plain.boot_seconds, 2),
     }

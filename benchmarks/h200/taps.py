@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -80,6 +80,31 @@ def plays(desk: Desk) -> Iterator[Plays]:
 
     with wrapped(desk.executor, "play", around):
         yield seen
+
+
+@contextmanager
+def in_pieces(desk: Desk) -> Iterator[None]:
+    """Prompts read in the pieces that a captured prefill has, of one, two, four, … tokens, so that
+    products of equal shapes are added up in equal order."""
+
+    def around(call: Call) -> Call:
+        def prefill(lanes: Any, inputs: Tensor, plan: Any) -> None:
+            start = 0
+            for length in pieces(inputs.shape[1]):
+                piece = inputs[:, start : start + length]
+                call(lanes, piece, replace(plan, draft_tokens=length - 1))
+                start += length
+
+        return prefill
+
+    captured = desk.executor.name == "graph"
+    with nullcontext() if captured else wrapped(desk.executor, "prefill", around):
+        yield
+
+
+def pieces(tokens: int) -> list[int]:
+    """Powers of two that add up to `tokens`, the largest first."""
+    return [1 << power for power in reversed(range(tokens.bit_length())) if tokens >> power & 1]
 
 
 @contextmanager
