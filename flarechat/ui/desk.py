@@ -174,6 +174,7 @@ def info_text(screen: ChatScreen) -> str:
         [
             f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:,.1f} M parameters)",
             f"runs     {model.dtype} on {model.device}, context {model.context}",
+            f"rounds   {model.rounds}",
             *([f"memory   {model.memory}"] if model.memory else []),
             f"digest   {model.fingerprint[:16]}, template {model.template_digest}",
             *(f"mtp      {line}" for line in _mtp_lines(model, bridge.mtp_off, bridge.notices)),
