@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from flarechat.config import Settings
 from flarechat.errors import FlarechatError
 from flarechat.protocol import (
     Delta,
@@ -121,6 +122,7 @@ class ScriptedEngine:
         self.answers = [tuple(answer) for answer in answers] or [words("Hello there.")]
         self.rounds_per_drain = rounds_per_drain
         self.failure, self.reason, self.prompt_tokens = failure, reason, prompt_tokens
+        self.settings: Settings | None = None
         self.requests: list[Request] = []
         self.cancelled: list[str] = []
         self.closed = False

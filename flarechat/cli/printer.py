@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Protocol
 
 from flarechat.cli.progress import Bar
@@ -27,6 +28,9 @@ from flarechat.textsafe import strip_controls
 class Printer(Protocol):
     """What a turn needs to be shown."""
 
+    def asked(self, requests: Sequence[str]) -> None:
+        """Learn which requests answer the prompt, in their order, before any is shown."""
+
     def show(self, event: Event) -> None:
         """Show one event, at once."""
 
@@ -43,6 +47,9 @@ class TextPrinter:
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._last = "\n"
+
+    def asked(self, requests: Sequence[str]) -> None:
+        pass
 
     def show(self, event: Event) -> None:
         if isinstance(event, Delta) and event.channel == "thinking":
@@ -65,13 +72,67 @@ class TextPrinter:
             self._last = text[-1]
 
 
+class FanPrinter(TextPrinter):
+    """Several answers as text, one behind the other, each below a line with its number. The one
+    whose turn it is streams; those behind it wait until it has ended.
+    """
+
+    def __init__(self, bar: Bar) -> None:
+        super().__init__(bar)
+        self._requests: list[str] = []
+        self._held: dict[str, list[Event]] = {}
+        self._at = 0
+
+    def asked(self, requests: Sequence[str]) -> None:
+        self._requests = list(requests)
+        self._held = {request: [] for request in requests}
+        self._open()
+
+    def show(self, event: Event) -> None:
+        request = getattr(event, "request", None)
+        if request not in self._held or self._is_next(request):
+            super().show(event)
+        elif isinstance(event, Delta | Finished):
+            self._held[request].append(event)
+        if isinstance(event, Finished) and self._is_next(request):
+            self._advance()
+
+    def end(self) -> None:
+        """Also print what answers behind an unfinished one had, for they may be all there is."""
+        while self._at < len(self._requests):
+            self._advance()
+        super().end()
+
+    def _is_next(self, request: str | None) -> bool:
+        return self._at < len(self._requests) and self._requests[self._at] == request
+
+    def _advance(self) -> None:
+        """Go on to the next answer and print what it has so far."""
+        self._at += 1
+        if self._at < len(self._requests):
+            self._open()
+            for event in self._held[self._requests[self._at]]:
+                self.show(event)
+
+    def _open(self) -> None:
+        if self._last != "\n":
+            self._write("\n")
+        blank = "\n" if self._at else ""
+        self._write(f"{blank}--- answer {self._at + 1} of {len(self._requests)} ---\n")
+
+
 class JsonPrinter:
     """The turn's events, each flushed; `finished` without the controller's state. A `ready` comes
-    before them only when it has notices.
+    before them only when it has notices. Of several answers each event says which, from 1.
     """
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
+        self._numbers: dict[str, int] = {}
+
+    def asked(self, requests: Sequence[str]) -> None:
+        if len(requests) > 1:
+            self._numbers = {request: n for n, request in enumerate(requests, start=1)}
 
     def show(self, event: Event) -> None:
         show_progress(self._bar, event)
@@ -79,6 +140,8 @@ class JsonPrinter:
         if told or isinstance(event, Started | Progress | Round | Delta | Finished):
             fields = to_dict(event)
             fields.pop("controller", None)
+            if number := self._numbers.get(fields.get("request", "")):
+                fields["answer"] = number
             sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
             sys.stdout.flush()
 

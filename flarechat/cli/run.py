@@ -27,6 +27,15 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events, one JSON object a line. Default: text.")
     ] = False,
+    fan: Annotated[
+        int | None,
+        typer.Option(
+            "--fan",
+            metavar="N",
+            help="Answer N ways at once, 2 to 4, with N seeds; --concurrency is raised to N. A "
+            "session goes on with the first answer. Default: one answer.",
+        ),
+    ] = None,
     stats: Annotated[
         bool,
         typer.Option(
@@ -34,20 +43,28 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Answer one prompt and print the answer."""
+    """Answer one prompt and print the answer, or several answers to it."""
+    from dataclasses import replace
+
     from flarechat import launch
-    from flarechat.cli.printer import JsonPrinter, TextPrinter
+    from flarechat.asking import check_ways
+    from flarechat.cli.printer import FanPrinter, JsonPrinter, TextPrinter
     from flarechat.cli.progress import Bar
     from flarechat.cli.signals import Interrupted, Interrupts
     from flarechat.cli.turn import answer
 
+    ways = 1 if fan is None else fan
+    if fan is not None:
+        check_ways(ways, None, settings.temperature)
+        settings = replace(settings, concurrency=max(settings.concurrency, ways))
+    printers = JsonPrinter if as_json else TextPrinter if fan is None else FanPrinter
     try:
         with Interrupts() as interrupts, Bar() as bar:
             text = _prompt_text(prompt)
-            printer = JsonPrinter(bar) if as_json else TextPrinter(bar)
+            printer = printers(bar)
             engine = launch.engine_of(settings, bar.show)
             try:
-                code = answer(engine, settings, text, printer, interrupts, stats=stats)
+                code = answer(engine, settings, text, printer, interrupts, stats=stats, ways=ways)
             finally:
                 engine.close()
     except Interrupted as interrupted:

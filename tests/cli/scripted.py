@@ -140,6 +140,7 @@ def install(make: Callable[[], ScriptedEngine]) -> list[ScriptedEngine]:
 
     def engine_of(settings: Settings, progress: launch.Progress) -> ScriptedEngine:
         made.append(make())
+        made[-1].settings = settings
         return made[-1]
 
     launch.engine_of = engine_of
