@@ -8,6 +8,7 @@ texts        prompts, contexts, arms and laws
 taps         what is listened to while an engine plays: plans, records, host time
 bare         the same rounds again without an engine: what the device alone takes
 equality speed service peers floor lanes memory      the sections, one file each
+kernels      the kernels of a pass alone, over ways to cut them
 rows         runs read back from their files
 tables       the small tables that are printed, made by tables_of_speed and tables_of_checks
 page         tables and one plot into docs/cuda.md

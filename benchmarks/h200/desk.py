@@ -88,10 +88,6 @@ class Told:
         return tuple(token for played in self.rounds for token in played.tokens)
 
 
-def _captures(event: Event) -> bool:
-    return isinstance(event, Loading) and event.stage == "graphs"
-
-
 class Desk:
     """An engine with one executor, for sections that talk to it directly."""
 
@@ -114,7 +110,8 @@ class Desk:
         )  # fmt: skip
         self.boot_seconds = time.perf_counter() - began
         (self.ready,) = (e for _, e in self.events if isinstance(e, Ready))
-        self.graphs = max((e.total for _, e in self.events if _captures(e)), default=0)
+        loading = [e for _, e in self.events if isinstance(e, Loading) and e.stage == "graphs"]
+        self.graphs = max((e.total for e in loading), default=0)
         if setup.stand_in and executor == "graph":
             from tests.engine.captures import graph_of
 

@@ -25,6 +25,7 @@ from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.protocol import MAX_DRAFT_TOKENS
 
 EMPTY_KERNELS = 1000
+Kernel = tuple[str, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +41,72 @@ PLAIN = (Case(OFF, 0, "none"), Case(OFF, 7, "copies"))
 LEARNED = (Case("fixed-1", 1, "mtp"), Case("fixed-3", 3, "mtp"), Case("fixed-7", 7, "mtp"))
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A case at a context: the state it starts from, the calls that play it, seconds a round."""
+
+    context: str
+    case: Case
+    seen: Plays
+    consumed: int
+    replays: list[Replay]
+    seconds: float
+
+
 def measure(run: Run, desks: Desks, sizes: Sizes, executor: str, box: Box) -> dict[str, Any]:
-    """The section."""
+    """The section. All is timed before anything is profiled, as a profiler may stay in the way."""
     bandwidth = copy_bandwidth(desks.setup, sizes.copy_bytes)
-    empty = empty_kernel_seconds() if desks.setup.cuda else None
+    empty = empty_kernel_seconds() if desks.setup.cuda else 0.0
     desk = desks.get(executor, lanes=max(sizes.lanes))
     box.begin()
-    for context, tokens in sizes.contexts.items():
-        for case in (*PLAIN, *(LEARNED if desk.drafts else ())):
-            if not box.over:
-                _case(run, desk, sizes, context, tokens, case, bandwidth, empty)
+    cases = [
+        _timed(desk, sizes, context, case)
+        for context in sizes.contexts
+        for case in (*PLAIN, *(LEARNED if desk.drafts else ()))
+        if not box.over
+    ]
+    failure = ""
+    for timing in cases:
+        kernels: list[Kernel] = []
+        if desk.setup.cuda and not failure and not box.over:
+            try:
+                kernels = kernel_table(desk, timing.seen, timing.replays)
+            except RuntimeError as told:
+                failure = str(told)
+        _write(run, desk, timing, kernels, bandwidth, empty)
     return {
         **desk.boot_figures,
         "copy_bytes_a_second": bandwidth,
-        "empty_kernel_us": None if empty is None else 1e6 * empty,
+        "empty_kernel_us": 1e6 * empty,
+        "profiler_failure": failure,
     }
 
 
-def _case(
-    run: Run, desk: Desk, sizes: Sizes, context: str, tokens: int, case: Case, bandwidth: float,
-    empty: float | None,
-) -> None:  # fmt: skip
-    seen, slots, plan = _begun(desk, sizes, tokens, case)
+def _timed(desk: Desk, sizes: Sizes, context: str, case: Case) -> Timed:
+    seen, slots, plan = _begun(desk, sizes, sizes.contexts[context], case)
     replays = [replay_of(desk, slots, plan)] * sizes.replays
     seconds = device_seconds(desk, seen, replays, sizes.passes) / sizes.replays
-    kernels = kernel_table(desk, seen, replays) if desk.setup.cuda else []
+    return Timed(context, case, seen, int(seen.pool["consumed"][slots[0]]), replays, seconds)
+
+
+def _write(
+    run: Run, desk: Desk, timing: Timed, kernels: Sequence[Kernel], bandwidth: float, empty: float
+) -> None:
+    """The rows of one case."""
+    case, busy = timing.case, sum(spent for *_, spent in kernels)
     for name, count, spent in kernels:
         run.table("kernels").add(
-            context=context, draft_tokens=case.draft_tokens, drafting=case.drafting,
-            kernel=name, count=count, us=spent, share=spent / sum(k[2] for k in kernels),
+            context=timing.context, draft_tokens=case.draft_tokens, drafting=case.drafting,
+            kernel=name, count=count, us=spent, share=spent / busy,
         )  # fmt: skip
-    count = round(sum(k[1] for k in kernels))
-    consumed = int(seen.pool["consumed"][slots[0]])
-    moved = sum(bytes_moved(desk, case, consumed).values())
-    floor = max(moved / bandwidth, count * (empty or 0.0))
+    launches = round(sum(count for _, count, _ in kernels))
+    moved = sum(bytes_moved(desk, case, timing.consumed).values())
+    floor = max(moved / bandwidth, launches * empty)
     run.table("floor").add(
-        context=context, consumed=consumed, draft_tokens=case.draft_tokens,
-        drafting=case.drafting, bytes=moved, bytes_us=1e6 * moved / bandwidth, kernels=count,
-        launch_us=1e6 * count * (empty or 0.0), busy_us=sum(k[2] for k in kernels),
-        round_us=1e6 * seconds, over_floor=seconds / floor,
+        context=timing.context, consumed=timing.consumed, draft_tokens=case.draft_tokens,
+        drafting=case.drafting, bytes=moved, bytes_us=1e6 * moved / bandwidth, kernels=launches,
+        launch_us=1e6 * launches * empty, busy_us=busy, round_us=1e6 * timing.seconds,
+        over_floor=timing.seconds / floor,
     )  # fmt: skip
 
 
@@ -144,9 +172,7 @@ def empty_kernel_seconds() -> float:
     return median(timed(True, graph.replay) for _ in range(20)) / EMPTY_KERNELS
 
 
-def kernel_table(
-    desk: Desk, seen: Plays, replays: Sequence[Replay]
-) -> list[tuple[str, float, float]]:
+def kernel_table(desk: Desk, seen: Plays, replays: Sequence[Replay]) -> list[Kernel]:
     """Name, launches and device microseconds a round of every kernel, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,4 +1,4 @@
-"""Captured rounds measured on one GPU: equality, speed, service, peers, floor, lanes, memory.
+"""Captured rounds measured on one GPU: equality, service, memory, speed, lanes, peers, floor.
 
     python -m benchmarks.h200.rounds --model MODEL.gguf --out FOLDER --revision REV
 
@@ -30,11 +30,11 @@ Section = Callable[[Run, Desks, Sizes, str, Box], Mapping[str, Any]]
 SECTIONS: dict[str, Section] = {
     "equality": equality.measure,
     "service": service.measure,
-    "floor": floor.measure,
     "memory": memory.measure,
     "speed": speed.measure,
     "lanes": lanes.measure,
     "transformers": peers.measure,
+    "floor": floor.measure,
 }
 
 

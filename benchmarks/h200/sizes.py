@@ -30,11 +30,11 @@ class Sizes:
         default_factory=lambda: {
             "equality": 300,
             "service": 60,
-            "floor": 60,
             "memory": 45,
             "speed": 280,
             "lanes": 60,
             "transformers": 240,
+            "floor": 70,
         }
     )
 
