@@ -192,7 +192,10 @@ class Desk:
             rounds=tuple(e for _, e in rounds),
             times=tuple(at for at, _ in rounds),
             restored=next(e.restored_tokens for _, e in mine if isinstance(e, Started)),
-            began=max(at for at, e in mine if isinstance(e, Progress) and e.done == e.total),
+            began=max(
+                (at for at, e in mine if isinstance(e, Progress) and e.done == e.total),
+                default=mine[0][0],
+            ),
             ended=rounds[-1][0],
         )
 

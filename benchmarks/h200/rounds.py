@@ -4,7 +4,7 @@
 
 Owns the order of the sections and the command line. A section that fails is written down and the
 next one goes on; the last lines printed are the tables. `--dry` plays all of it on the CPU over a
-tiny random model.
+tiny random model, `--quick` the same little of the model given.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", default="cuda")
     made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--resumed", action="store_true", help="go on in the files that are there")
+    made.add_argument("--quick", action="store_true", help="as little as --dry, of this model")
     made.add_argument("--dry", action="store_true", help="on the CPU, tiny, in seconds")
     return made
 
@@ -82,7 +83,7 @@ def _measure(
     run: Run, setup: Setup, asked: argparse.Namespace, names: Sequence[str]
 ) -> Sequence[str]:
     """Play sections; those still to play, where a failure took the device with it."""
-    desks, sizes = Desks(setup), DRY if asked.dry else FULL
+    desks, sizes = Desks(setup), DRY if asked.dry or asked.quick else FULL
     for place, name in enumerate(names, start=1):
 
         def work(box: Box, section: Section = SECTIONS[name]) -> Mapping[str, Any]:
