@@ -27,8 +27,9 @@ if "--dry" in sys.argv:
 
 import torch
 
-from benchmarks.h200 import kernel_cases
+from benchmarks.h200 import kernel_pass
 from benchmarks.h200.kernel_cases import H200, TINY, Case, Maker, Sizes, error, poisoned
+from benchmarks.h200.kernel_pass import Pass
 from benchmarks.h200.record import Table
 from flarechat.engine.kernels import launch, products, verify_attention
 from flarechat.engine.kernels.products import Cut
@@ -121,6 +122,7 @@ def compile_all(jobs: list[Job]) -> None:
         print(f"compiled {sum(pool.map(compiled, parts))} kernels", flush=True)
 
 
+@torch.inference_mode()
 def microseconds(case: Case, device: torch.device) -> float:
     """Of one layer: replayed from a graph of all layers, or called once where there is none."""
     if device.type != "cuda":
@@ -176,6 +178,52 @@ def check_rows(maker: Maker, sizes: Sizes) -> None:
     print("rows are alike, bit for bit, whatever travels with them", flush=True)
 
 
+def line(table: Table, case: Case, cut: str, mode: int, us: float, found: float | None) -> None:
+    """One case's time, to the table and the screen."""
+    table.add(
+        kernel=case.name, rows=case.rows, cut=cut, pdl=mode, us=us, bytes=case.moved,
+        gb_per_s=case.moved / us / 1e3, error=found,
+    )  # fmt: skip
+    print(",".join(map(str, table.rows[-1].values())), flush=True)
+
+
+def check_pass(own: Pass, config: dict[str, object], most: float, overlaps: int) -> None:
+    """A pass must come to the same without kernels, and to the same bits however they overlap."""
+    found = kernel_pass.off_by(own, config, 3)
+    if not found <= most:
+        raise SystemExit(f"a pass's logits: error {found:.2e}, more than {most:.0e}")
+    for width in (1, 8):
+        with launch.overlapping(launch.ALONE):
+            alone = replayed(own, width, 1)[0]
+        for mode in MODES[1:]:
+            with launch.overlapping(mode):
+                outs = replayed(own, width, overlaps)
+            assert all(torch.equal(alone, out) for out in outs), f"overlap {mode}, width {width}"
+    print(f"pass error {found:.2e}; overlapping changes no bit", flush=True)
+
+
+def replayed(own: Pass, width: int, times: int) -> list[torch.Tensor]:
+    """The logits of as many replays of one pass."""
+    own.at(0)
+    first = own.logits(width)
+    if first.device.type != "cuda":
+        return [first]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = own.logits(width)
+    outs = []
+    for _ in range(times):
+        graph.replay()
+        outs.append(out.clone())
+    return outs
+
+
+def passes(own: Pass, contexts: tuple[int, ...]) -> Iterator[tuple[Case, int]]:
+    """Whole passes to time, in every mode."""
+    for mode, context, width in itertools.product(MODES, contexts, (1, 2, 4, 8)):
+        yield own.case(width, context), mode
+
+
 def main() -> None:
     """Check, then time."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.kernels")
@@ -195,21 +243,21 @@ def main() -> None:
     pair = maker.lookup(sizes, 3)
     print(f"pair error {check(pair, most):.2e}", flush=True)
     check_rows(maker, sizes)
+    config = kernel_pass.TINY if asked.dry else kernel_pass.CONFIG
+    own = Pass(config, device, "float32" if asked.dry else "bfloat16")
+    check_pass(own, config, 10 * most, 20)
+    for case, mode in passes(own, (40,) if asked.dry else (256, 1024, 8000)):
+        with launch.overlapping(mode):
+            line(table, case, "own", mode, microseconds(case, device), None)
     for job in jobs:
         case = job.case(maker, sizes)
         with launch.overlapping(job.mode):
             found = check(case, most)
             spent = microseconds(case, device)
         cut = "own" if job.cut is None else "/".join(map(str, astuple(job.cut)))
-        table.add(
-            kernel=case.name, rows=case.rows, cut=cut, pdl=job.mode, us=spent, bytes=case.moved,
-            gb_per_s=case.moved / spent / 1e3, error=found,
-        )  # fmt: skip
-        print(",".join(map(str, table.rows[-1].values())), flush=True)
+        line(table, case, cut, job.mode, spent, found)
     print(f"{len(table.rows)} lines in {time.perf_counter() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["compiled", "kernel_cases"]
