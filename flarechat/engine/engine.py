@@ -15,11 +15,11 @@ from functools import partial
 import torch
 
 from flarechat.engine.answer import Answer, Emit, Played
+from flarechat.engine.bookings import Bookings
 from flarechat.engine.contracts import Drafter, Executor, Target
 from flarechat.engine.controller import Controller
 from flarechat.engine.plan import Plan, extent_for
 from flarechat.engine.player import RoundPlayer
-from flarechat.engine.residents import Residents
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.errors import EngineError, FlarechatError, PromptTooLongError
@@ -56,10 +56,8 @@ class Engine:
         self.drafter, self.executor, self.pool = drafter, executor, pool
         self.language, self.controller, self.emit = language, controller, emit
         states = (*target.states(), *drafter.states())
-        self.residents = Residents(
-            pool.slots,
-            lambda held, rows: min((s.reusable(held, rows) for s in states), default=rows),
-        )
+        self.bookings = Bookings(pool, drafter, executor, states)
+        self.residents = self.bookings.residents
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Answer] = deque()
         self.playing: list[Answer] = []
@@ -160,7 +158,7 @@ class Engine:
             )
 
     def _open(self, request: Request, prompt: list[int], free: list[int]) -> None:
-        slot, restored = self.residents.claim(free, prompt)
+        slot, restored = self.bookings.claim(free, prompt, self._moving())
         sampling, speculation = request.sampling, request.speculation
         auto = sampling.seed is not None or sampling.temperature == 0
         match = speculation.acceptance == "match" or (speculation.acceptance == "auto" and auto)
@@ -170,11 +168,7 @@ class Engine:
             request, slot, prompt, budget=budget, restored=restored, match=match, seed=seed,
             eos=self.language.eos, tokenizer=self.language.tokenizer,
         )  # fmt: skip
-        self._bind(answer, restored)
-        self.drafter.open(
-            slot, request.id, prompt, restored=restored, history=speculation.copies,
-            mtp=speculation.learned,
-        )  # fmt: skip
+        self.bookings.begin(answer)
         if request.controller:
             self.controller.load(request.controller)
         self.prefilling.append(answer)
@@ -191,13 +185,9 @@ class Engine:
             )
         )
 
-    def _bind(self, answer: Answer, restored: int) -> None:
-        """Write the slot's columns for the answer's tokens as they now stand."""
-        self.pool.open(
-            answer.slot, answer.prompt, answer.generated, restored=restored,
-            sampling=answer.request.sampling, seed=answer.seed, match=answer.match,
-            budget=answer.budget, eos=self.language.eos,
-        )  # fmt: skip
+    def _moving(self) -> set[int]:
+        """Slots that rounds play."""
+        return {answer.slot for answer in self.playing}
 
     # Prefill and rounds.
 
@@ -205,6 +195,7 @@ class Engine:
         """Absorb the next chunk of one prompt; all but its last token, which stays pending."""
         answer = self.prefilling[0]
         total = len(answer.prompt) - 1
+        self.bookings.look_again(answer, self._moving())
         start, end = answer.prefilled, min(answer.prefilled + PREFILL_CHUNK, total)
         if start < end:
             lanes = Lanes(self.pool, (answer.slot,))
@@ -222,6 +213,8 @@ class Engine:
         if end == total:
             self.executor.wait()
             answer.prefill_done()
+            for other in [other for other in self.prefilling if other is not answer]:
+                self._guarded(partial(self.bookings.share, answer, other), [other])
             self.pool.start(answer.slot)
             self.prefilling.popleft()
             self.playing.append(answer)
@@ -239,7 +232,8 @@ class Engine:
         """End an answer: settle its slot, say what it came to, free the slot."""
         slot = answer.slot
         if error is None:
-            self._settle_slot(answer)
+            if answer not in self.prefilling:
+                self.bookings.settle(answer)
         else:
             self.residents.forget(slot)
         self.pool.release(slot)
@@ -248,20 +242,6 @@ class Engine:
         self.prefilling = deque(a for a in self.prefilling if a is not answer)
         for event in answer.finish(*totals, self.controller.state(), error):
             self.emit(event)
-
-    def _settle_slot(self, answer: Answer) -> None:
-        """Make the slot's state end where the answer's tokens end.
-
-        A stop string can end an answer before the rows a round consumed: the slot is bound anew
-        to the tokens that stand, and keeps as much state as its states can.
-        """
-        if answer in self.prefilling:
-            return
-        kept = len(answer.tokens) - 1
-        if answer.stop is not None:
-            kept = self.residents.reusable(int(self.pool.consumed[answer.slot]), kept)
-            self._bind(answer, kept)
-        self.residents.hold(answer.slot, answer.tokens[:kept])
 
     def _refuse(self, request: Request, error: FlarechatError | None) -> None:
         """End a request that never got a slot: cancelled, or refused with an error."""

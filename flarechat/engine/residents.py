@@ -47,9 +47,22 @@ class Residents:
         self.hold(slot, tokens[: kept[slot]])
         return slot, kept[slot]
 
-    def _kept(self, slot: int, tokens: Sequence[int]) -> int:
+    def _kept(self, slot: int, tokens: Sequence[int], *, moving: bool = False) -> int:
         own = self._tokens[slot]
-        return self.reusable(len(own), common_prefix(own, tokens))
+        return self.reusable(len(own) + moving, common_prefix(own, tokens))
+
+    def source(
+        self, slot: int, tokens: Sequence[int], moving: Collection[int] = ()
+    ) -> tuple[int, int]:
+        """The other slot that can give most of `tokens` to `slot`, and how many.
+
+        Slots that are `moving` have gone on past what they are said to hold: all of it is there
+        still, but not the state that stood at its end.
+        """
+        others = [other for other in range(len(self._tokens)) if other != slot]
+        given = {o: self._kept(o, tokens[:-1], moving=o in moving) for o in others}
+        best = max(others, key=lambda other: given[other], default=slot)
+        return best, given.get(best, 0)
 
     def hold(self, slot: int, tokens: Sequence[int]) -> None:
         """The slot's caches now hold exactly these tokens."""

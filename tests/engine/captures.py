@@ -103,5 +103,6 @@ def graph_of(
 def captured(desk: Desk, **how: Any) -> Desk:
     """The same desk, its rounds replayed."""
     executor = graph_of(desk, **how)
-    desk.engine.executor = desk.engine.player.executor = executor
+    engine = desk.engine
+    engine.executor = engine.player.executor = engine.bookings.executor = executor
     return desk

@@ -71,7 +71,8 @@ def late(desk: Desk) -> Desk:
     assert isinstance(own, EagerExecutor)
     executor: Executor = Late(own)
     executor.out = lambda: len(desk.engine.player.flights)  # type: ignore[attr-defined]
-    desk.engine.executor = desk.engine.player.executor = executor
+    engine = desk.engine
+    engine.executor = engine.player.executor = engine.bookings.executor = executor
     return desk
 
 

@@ -66,6 +66,22 @@ def test_a_snapshot_is_a_copy_of_no_more_than_the_rows(make: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("make", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("rows", [1, 7, CONTEXT])
+def test_a_copied_slot_is_what_a_snapshot_of_the_other_gives_it(make: Any, rows: int) -> None:
+    state, other = make(), make()
+    fill(state, 1)
+    fill(other, 1)
+    state.copy(0, 2, rows)
+    other.restore(2, rows, other.snapshot(0, rows))
+
+    for name, value in state.tensors().items():
+        assert torch.equal(other.tensors()[name], value)
+    assert all(
+        torch.equal(v, state.snapshot(2, rows)[n]) for n, v in state.snapshot(0, rows).items()
+    )
+
+
 def test_a_tail_is_kept_whole_or_not_at_all() -> None:
     tail, rows = STATES["tail"](), STATES["hidden rows"]()
 

@@ -1,0 +1,96 @@
+"""Bookings: which answer has which slot, and the state it begins and ends with.
+
+Owns the binding of slots to answers and the state that slots give one another: a prompt that any
+slot has the beginning of is not computed again. Knows no queue and no round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from flarechat.engine.answer import Answer
+from flarechat.engine.contracts import Drafter, Executor, State
+from flarechat.engine.residents import Residents
+from flarechat.engine.slot import SlotPool
+
+
+class Bookings:
+    """The slots of one pool. `moving` are those that rounds play: they hold more than is known."""
+
+    def __init__(
+        self, pool: SlotPool, drafter: Drafter, executor: Executor, states: Sequence[State]
+    ) -> None:
+        self.pool, self.drafter, self.executor = pool, drafter, executor
+        self.residents = Residents(
+            pool.slots,
+            lambda held, rows: min((s.reusable(held, rows) for s in states), default=rows),
+        )
+
+    def claim(
+        self, free: Collection[int], prompt: Sequence[int], moving: Collection[int]
+    ) -> tuple[int, int]:
+        """A free slot, and how many tokens of the prompt it has or is given by another."""
+        slot, restored = self.residents.claim(free, prompt)
+        source, rows = self.residents.source(slot, prompt, moving)
+        if rows <= restored:
+            return slot, restored
+        self._copy(source, slot, prompt[:rows])
+        return slot, rows
+
+    def begin(self, answer: Answer) -> None:
+        """Bind slot and drafter to an answer whose restored tokens are in the caches."""
+        speculation = answer.request.speculation
+        self.bind(answer, answer.restored)
+        self.drafter.open(
+            answer.slot, answer.request.id, answer.prompt, restored=answer.restored,
+            history=speculation.copies, mtp=speculation.learned,
+        )  # fmt: skip
+
+    def bind(self, answer: Answer, restored: int) -> None:
+        """Write the slot's columns for the answer's tokens as they now stand."""
+        self.pool.open(
+            answer.slot, answer.prompt, answer.generated, restored=restored,
+            sampling=answer.request.sampling, seed=answer.seed, match=answer.match,
+            budget=answer.budget, eos=sorted(answer.eos),
+        )  # fmt: skip
+
+    def look_again(self, answer: Answer, moving: Collection[int]) -> None:
+        """Before anything of a prompt is computed: another slot may have more of it by now."""
+        if answer.prefilled != answer.restored:
+            return
+        source, rows = self.residents.source(answer.slot, answer.prompt, moving)
+        if rows > answer.prefilled:
+            self._branch(answer, source, rows)
+
+    def share(self, done: Answer, other: Answer) -> None:
+        """The prompt of `done` was computed: whoever waits for the same has it copied, while its
+        state stands at its end."""
+        prefix = done.prompt[:-1]
+        same = len(other.prompt) > len(prefix) and other.prompt[: len(prefix)] == prefix
+        if same and other.prefilled < len(prefix):
+            self._branch(other, done.slot, len(prefix))
+
+    def settle(self, answer: Answer) -> None:
+        """Make the slot's state end where the answer's tokens end.
+
+        A stop string can end an answer before the rows a round consumed: the slot is bound anew
+        to the tokens that stand, and keeps as much state as its states can.
+        """
+        kept = len(answer.tokens) - 1
+        if answer.stop is not None:
+            kept = self.residents.reusable(int(self.pool.consumed[answer.slot]), kept)
+            self.bind(answer, kept)
+        self.residents.hold(answer.slot, answer.tokens[:kept])
+
+    def _branch(self, answer: Answer, source: int, rows: int) -> None:
+        """Begin an answer anew with the first `rows` tokens of its prompt copied from a slot."""
+        self._copy(source, answer.slot, answer.prompt[:rows])
+        answer.restored = answer.prefilled = rows
+        self.begin(answer)
+
+    def _copy(self, source: int, slot: int, tokens: Sequence[int]) -> None:
+        """Give a slot the state of `tokens`, which another has."""
+        self.residents.forget(slot)
+        self.executor.copy(source, slot, len(tokens))
+        self.drafter.copied(source, slot)
+        self.residents.hold(slot, tokens)
