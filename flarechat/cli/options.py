@@ -29,7 +29,9 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("dtype", str, "TYPE",
          "auto, float32, float16, bfloat16 or packed-float16 (CPU only). Default: auto."),
         ("ctx", str, "N", "Context length in tokens. Default: the model's own."),
-        ("concurrency", str, "N", "Requests answered at once. Default: 1."),
+        ("concurrency", str, "N",
+         "Answers at once, 1, 2 or 4 (3 counts as 4), in tabs and by /fan; each takes memory. "
+         "Default: 1."),
         ("threads", str, "N", "CPU threads of the engine. Default: the engine chooses."),
         ("executor", str, "NAME",
          "eager, graph (rounds captured at start; CUDA only) or auto. Default: auto."),

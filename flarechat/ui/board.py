@@ -40,6 +40,7 @@ class Board:
         self.engine, self.clock = engine, clock
         self.model: ModelInfo | None = None
         self.error: ErrorInfo | None = None
+        self.ready = False
         self.lanes: int | None = None
         self.loading = Loading(stage="starting")
         self.notices: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Board:
 
     def start(self) -> None:
         """Start the engine, or start it again; every chat ends what the one before was asked."""
-        self.error = None
+        self.error, self.ready = None, False
         self.loading = Loading(stage="starting")
         self._playing.clear()
         for chat in self.chats:
@@ -92,10 +93,11 @@ class Board:
             self.loading = event
         elif isinstance(event, Ready):
             self.model, self.error, self.lanes = event.model, None, event.lanes
+            self.ready = True
             self._news += [notice for notice in event.notices if notice not in self.notices]
             self.notices = event.notices
         elif isinstance(event, Failed):
-            self.error = event.error
+            self.error, self.ready = event.error, False
             self._playing.clear()
             if not self.busy:
                 self._news.append(f"Error: {event.error.exception()}")

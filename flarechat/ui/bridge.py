@@ -1,4 +1,4 @@
-"""What one chat of the window shows and does, without the screen: conversation, queue, state.
+"""What one chat of the window does, without the screen: conversation, queue, state.
 
 Owns the conversation under way, the messages that wait and the state word. Knows no widget; the
 screen calls `pump`, or `take` for every chat behind one `Board.drain`, and reads what changed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
 
 from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
@@ -20,23 +19,19 @@ from flarechat.protocol import (
     Failed,
     Finished,
     Loading,
-    ModelInfo,
     Progress,
     Ready,
     RequestEvent,
     Round,
-    Speculation,
-    Started,
 )
-from flarechat.sessions import names
 from flarechat.ui.beat import Beat, joined
 from flarechat.ui.board import Board, Clock
-from flarechat.ui.meter import Meter, View, why_no_mtp, why_off
+from flarechat.ui.standing import Standing
 
 ENDINGS = {"cancelled": "STOPPED", "error": "ERROR"}
 
 
-class Bridge:
+class Bridge(Standing):
     """Moves engine events into one conversation and the user's wishes down to the engine."""
 
     def __init__(
@@ -46,109 +41,8 @@ class Bridge:
         clock: Clock = time.monotonic,
         board: Board | None = None,
     ) -> None:
-        self.board = board or Board(engine, settings, clock)
-        self.settings, self.clock, self.engine = settings, clock, self.board.engine
-        self.box: deque[Event] = deque()
-        self.queue: list[str] = []
-        self.conversation = Conversation.new(self.engine, settings)
-        self.loading = self.board.loading
-        self._held = Beat()
-        self._asked = ""
-        self._forget()
-        self.state = "LOADING"
-        if self.board.model:
-            self.conversation.bind(self.board.model)
-            self.state = "ERROR" if self.board.error else "IDLE"
-        self._since = clock()
+        super().__init__(engine, settings, clock, board)
         self.board.chats.append(self)
-
-    def _forget(self) -> None:
-        """Begin the figures anew."""
-        self._meters: dict[str, Meter] = {}
-        self._contexts: dict[str, int] = {}
-        self._started: set[str] = set()
-        self._idle = Meter(self.clock)
-        self._used = 0
-
-    # What the screen reads
-
-    @property
-    def model(self) -> ModelInfo | None:
-        """The loaded model."""
-        return self.board.model
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """Why there is no engine."""
-        return self.board.error
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What the engine said when it was ready."""
-        return self.board.notices
-
-    @property
-    def busy(self) -> bool:
-        """A message sent now would have to wait."""
-        return self.conversation.live is not None
-
-    @property
-    def title(self) -> str:
-        """The chat in a few words: how it began."""
-        turns = self.conversation.turns
-        return names.title(turns[0].text) if turns else self.conversation.name or "new chat"
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds in the present state."""
-        return self.clock() - self._since
-
-    @property
-    def used(self) -> int:
-        """Tokens of the context in use, as far as known."""
-        shown = self.conversation.shown
-        return self._contexts.get(shown.id, self._used) if shown else self._used
-
-    @property
-    def last(self) -> Finished | None:
-        """How the answer shown ended, or the last one before it; None while it is written."""
-        shown = self.conversation.shown
-        if shown is None or shown.status == "streaming":
-            return None
-        ended = (turn.finished for turn in (shown, *reversed(self.conversation.turns)))
-        return next((finished for finished in ended if finished), None)
-
-    def waits(self, turn: Turn) -> bool:
-        """Whether an answer has no lane of the engine yet because all are taken."""
-        return turn.status == "streaming" and turn.id not in self._started and self.board.full
-
-    @property
-    def off(self) -> str:
-        """Why drafting is off in the next turn, "" when it is on."""
-        return why_off(self.settings.speculation(), self.mtp_off)
-
-    @property
-    def mtp_off(self) -> str:
-        """Why no MTP head drafts in the next turn, "" when one does."""
-        return self._why_no_mtp(self.settings.speculation())
-
-    def _why_no_mtp(self, speculation: Speculation) -> str:
-        wanted, refused = self.board.mtp_wanted, bool(self.notices)
-        return why_no_mtp(self.model, speculation, wanted=wanted, refused=refused)
-
-    @property
-    def meter(self) -> Meter:
-        """The meter of the answer shown."""
-        shown = self.conversation.shown
-        return self._meters.get(shown.id, self._idle) if shown else self._idle
-
-    def view(self) -> View:
-        """The panels' figures of this moment; what is off is so in this turn or in the next."""
-        view, off, mtp_off = self.meter.view(self.conversation.totals), "", ""
-        if now := self.meter.speculation:
-            mtp_off = self._why_no_mtp(now)
-            off = why_off(now, mtp_off)
-        return dataclasses.replace(view, off=off or self.off, mtp_off=mtp_off or self.mtp_off)
 
     # The user's wishes
 
@@ -197,14 +91,13 @@ class Bridge:
     def _ask(self, text: str, ways: int) -> list[Turn]:
         conversation, known = self.conversation, {turn.id for turn in self.conversation.turns}
         conversation.settings = self.settings
-        used, plain = self.used, self.meter.plain
+        shown = conversation.shown
         if ways == 1:
             answers = [conversation.send(text)]
         else:
             answers = conversation.fan_out(text, ways, lanes=self.board.lanes)
-        self._forget()
-        self._used, self._asked = used, text
-        self._meters = {turn.id: Meter(self.clock, plain) for turn in answers}
+        self._figures.begin(answers, shown)
+        self._asked = text
         if self.state != "LOADING":
             self._enter("PREFILL")
         return [turn for turn in conversation.turns if turn.id not in known]
@@ -262,8 +155,7 @@ class Bridge:
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
         self.conversation = conversation
-        self._forget()
-        self._used = self.last.usage.context if self.last else 0
+        self._figures.forget(self.last.usage.context if self.last else 0)
         if self.model:
             conversation.bind(self.model)
             if self.state != "LOADING":
@@ -313,27 +205,18 @@ class Bridge:
             self._take_request(event, beat)
 
     def _take_request(self, event: RequestEvent, beat: Beat) -> None:
-        request = event.request
-        if request in self._meters:
-            self._meters[request].note(event)
+        self._figures.note(event)
         turn = self.conversation.apply(event)
         if turn is not None:
             beat.touch(turn)
-        if isinstance(event, Started):
-            self._started.add(request)
-            self._contexts[request] = event.prompt_tokens
-        elif isinstance(event, Progress) and event.done < event.total:
+        if isinstance(event, Progress) and event.done < event.total:
             self.loading = Loading(stage="prefill", done=event.done, total=event.total)
-        elif isinstance(event, Round):
-            self._contexts[request] = event.context + event.emitted
-            if self.state != "GEN":
-                self._enter("GEN")
+        elif isinstance(event, Round) and self.state != "GEN":
+            self._enter("GEN")
         elif isinstance(event, Finished):
             self._finish(event, beat)
 
     def _finish(self, event: Finished, beat: Beat) -> None:
-        if event.usage.prompt_tokens:
-            self._contexts[event.request] = event.usage.context
         if event.error:
             beat.returned, self._asked = joined(beat.returned, self._asked), ""
         shown = self.conversation.shown
@@ -347,8 +230,3 @@ class Bridge:
         beat.touch(*lives)
         beat.returned = joined(beat.returned, self._asked if lives else "", self.take_queue())
         self._enter("ERROR")
-
-    def _enter(self, state: str) -> None:
-        self.state, self._since = state, self.clock()
-        if state == "PREFILL":
-            self.loading = Loading(stage="prefill")

@@ -173,7 +173,8 @@ def info_text(screen: ChatScreen) -> str:
     return "\n".join(
         [
             f"model    {model.name} ({model.recipe}, {model.parameters / 1e6:,.1f} M parameters)",
-            f"runs     {model.dtype} on {model.device}, context {model.context}",
+            f"runs     {model.dtype} on {model.device}, context {model.context}, "
+            f"{bridge.board.lanes} at once (--concurrency)",
             f"rounds   {model.rounds}",
             *([f"memory   {model.memory}"] if model.memory else []),
             f"digest   {model.fingerprint[:16]}, template {model.template_digest}",

@@ -321,6 +321,26 @@ async def test_restarting_is_refused_while_any_chat_is_answered() -> None:
 
 
 @played
+async def test_a_tab_opened_while_the_engine_starts_anew_waits_for_it() -> None:
+    engine = ScriptedEngine([words("ok"), words("again")])
+    async with chatting(engine) as chat:
+        await chat.say("hello")
+        await chat.answer()
+        await chat.say("/restart")
+        await chat.press("ctrl+n")
+        restarting = chat.bridge.state
+        await chat.say("early")
+        await chat.answer()
+        error = ErrorInfo.of(EngineError("It died."))
+        engine._events.append(Failed(error=error))
+        await chat.beat()
+        await chat.press("ctrl+n")
+
+        assert ("LOADING", "ERROR") == (restarting, chat.bridge.state)
+        assert "again" == chat.screen.tabs.panes[1].bridge.conversation.turns[-1].text
+
+
+@played
 async def test_a_theme_is_the_windows() -> None:
     async with chatting(two(), settings=Settings(theme="dark")) as chat:
         await ask_in_two_tabs(chat)

@@ -39,6 +39,7 @@ KEYS = (
     ("f8, ctrl+pageup", "tab before"),
     ("f9, ctrl+pagedown", "next tab"),
     ("ctrl+d on an empty prompt", "close the tab: its answer stops, the chat is saved"),
+    ("--concurrency N", "answers at once: 1, 2 or 4 (3 counts as 4); each takes memory"),
     ("writing ~", "an answer is being written there"),
     ("waiting ..", "it waits for a free lane (--concurrency) or for the model"),
     ("new +", "an answer ended there that you have not looked at"),

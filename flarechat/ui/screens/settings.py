@@ -29,9 +29,12 @@ class SettingsScreen(ModalScreen[Settings | None]):
         Binding("ctrl+s,f2", "apply", "Apply", id="settings.apply", show=False),
     ]
 
-    def __init__(self, settings: Settings, recommended: Sampling | None) -> None:
+    def __init__(
+        self, settings: Settings, recommended: Sampling | None, lanes: int | None = None
+    ) -> None:
         super().__init__()
         self._settings, self._recommended = settings, recommended
+        self._lanes = lanes or settings.concurrency
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -42,6 +45,9 @@ class SettingsScreen(ModalScreen[Settings | None]):
                     with Horizontal(classes="field"):
                         yield Label(choice.label)
                         yield self._field(choice)
+                with Horizontal(classes="field"):
+                    yield Label("Answers at once")
+                    yield Label(f"{self._lanes}, from the start: --concurrency", id="lanes")
             yield Static("", id="problem", markup=False)
 
     def _field(self, choice: Choice) -> Input | Select[str]:

@@ -77,4 +77,5 @@ class Windows(Screen[None]):
 
         bridge = self.tabs.current.bridge
         recommended = bridge.model.recommended if bridge.model else None
-        self.app.push_screen(SettingsScreen(bridge.settings, recommended), self.desk.adopt)
+        settings = SettingsScreen(bridge.settings, recommended, bridge.board.lanes)
+        self.app.push_screen(settings, self.desk.adopt)
