@@ -134,6 +134,32 @@ def test_picking_early_stops_the_others_and_saves_what_they_had() -> None:
     ]
 
 
+def test_what_the_others_say_after_the_pick_does_not_move_the_chat() -> None:
+    engine = scripted()
+    conversation = bound(engine, name="late")
+    conversation.fan_out("Go", 3)
+    beat(conversation, engine, 3)
+    picked = conversation.pick(2)
+    ended = picked.status
+    finish(conversation, engine)
+    conversation.close()
+
+    assert "complete" == ended
+    assert ["Go", "three"] == [turn.text for turn in Session(store.find("late")).tree.path()]
+
+
+def test_before_the_pick_the_first_answer_stands_for_all_whoever_ended_last() -> None:
+    engine = scripted()
+    conversation = bound(engine, name="first")
+    conversation.fan_out("Go", 3)
+    finish(conversation, engine)
+    conversation.close()
+    ends = [line["answer"] for line in lines("first") if line.get("reason")]
+
+    assert [3, 1, 2] == ends
+    assert "one red" == Session(store.find("first")).tree.path()[-1].text
+
+
 def test_stopping_stops_all_and_leaves_the_choice() -> None:
     engine = scripted()
     conversation = bound(engine)
