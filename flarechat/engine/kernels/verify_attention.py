@@ -63,12 +63,9 @@ def attend(
     _, kv_heads, capacity, _ = keys.shape
     group = heads // kv_heads
     split = split or split_for(group, dim, q.element_size())
-    tall = _tall(group, dim, width, q.element_size())
+    own = layout(group, dim, capacity, width, q.element_size(), split)
+    splits, tall = own.splits, own.tall
     tiles = triton.cdiv(width * group, tall)
-    blocks = triton.cdiv(capacity, split.keys)
-    own = split.blocks if width <= ROUND else blocks
-    own = max(own, triton.cdiv(blocks, _MOST_SPLITS))
-    splits = triton.cdiv(blocks, own)
     out = torch.empty(batch, width, heads * dim, dtype=q.dtype, device=q.device)
     parts = batch * kv_heads * tiles * splits * tall if splits > 1 else 1
     sums = torch.empty(parts, dim, dtype=torch.float32, device=q.device)
@@ -77,17 +74,30 @@ def attend(
         q, keys, values, out, sums, scales, counters(q.device, batch * kv_heads * tiles),
         keys.stride(0), keys.stride(1), math.log2(math.e) / math.sqrt(dim), **places(window),
         GROUP=group, KV_HEADS=kv_heads, DIM=dim, ROWS=capacity, TALL=tall, KEYS=split.keys,
-        BLOCKS=own, SPLITS=splits, MERGED=split.merged,
+        BLOCKS=own.blocks, SPLITS=splits, MERGED=split.merged,
         TYPE=product_type(q), STAGES=split.stages, num_warps=split.warps, **options(q),
     )  # fmt: skip
     return out
 
 
-def _tall(group: int, dim: int, width: int, size: int) -> int:
-    """Rows of a tile: those of the widest round, if they are not too many to hold."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Rows of a tile, blocks of a split, and splits."""
+
+    tall: int
+    blocks: int
+    splits: int
+
+
+def layout(group: int, dim: int, capacity: int, width: int, size: int, split: Split) -> Layout:
+    """How a window of `width` rows over caches of `capacity` rows is cut. A tile has the rows of
+    the widest round, if they are not too many to hold."""
     most = 64 if dim > 128 or width > ROUND else 128
     most = 16 if dim > 128 and size > 2 else most
-    return min(max(int(triton.next_power_of_2(ROUND * group)), 16), most)
+    tall = min(max(int(triton.next_power_of_2(ROUND * group)), 16), most)
+    blocks = triton.cdiv(capacity, split.keys)
+    own = max(split.blocks, triton.cdiv(blocks, _MOST_SPLITS)) if width <= ROUND else blocks
+    return Layout(tall, own, triton.cdiv(blocks, own))
 
 
 def counters(device: torch.device, count: int) -> Tensor:
