@@ -21,10 +21,11 @@ from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.engine import Engine, Language
 from flarechat.engine.executors import choose, make_executor
 from flarechat.engine.executors.catalogue import Catalogue
-from flarechat.engine.heads import Setup, admit_setup, load_head
+from flarechat.engine.executors.scratch import Sizes, scratch
+from flarechat.engine.heads import Setup, load_head
 from flarechat.engine.kernels import available as kernels_available
 from flarechat.engine.layers.linear import packed_half_available
-from flarechat.engine.memory import host_available
+from flarechat.engine.memory import Terms, admit, host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
 from flarechat.engine.staging import Staging
@@ -44,6 +45,8 @@ from flarechat.protocol import (
     MtpInfo,
     Ready,
 )
+
+_TAPS = 8  # more layers than any head taps
 
 
 def boot_engine(boot: Boot, emit: Emit) -> Engine:
@@ -69,31 +72,34 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
         capturable=recipe.Model.capturable,
     )  # fmt: skip
     setup = Setup(
-        device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device)
-    )
-    prices, notices = _prices(recipe, args, checkpoint, setup), list[str]()
-    admit_setup(prices, setup)
+        device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device),
+        capacity=capacity,
+    )  # fmt: skip
+
+    def quote(terms: Terms) -> dict[str, int]:
+        return _prices(recipe, args, checkpoint, setup.under(terms), how == "graph", terms.mtp)
+
+    notices = list[str]()
+    admit(quote, setup.terms(), setup.available)
     target = recipe.load(
         checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
         device=device,
     )  # fmt: skip
-    mtp = load_head(boot, recipe, target, checkpoint, prices, setup, notices.append)
+    mtp = load_head(boot, recipe, target, checkpoint, quote, setup, notices.append)
     info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
     staging, pool = Staging(lanes, device), SlotPool(lanes, context, args.vocab_size, device)
     drafter = make_drafter("copies", lanes, device, staging)
     if mtp:
         drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device, staging))
-    catalogue = Catalogue(
-        slots=lanes, capacity=capacity, context=context, extent=context + SCRATCH_ROWS,
-        learned=mtp is not None, always_absorbs=drafter.always_absorbs,
-    )  # fmt: skip
+    catalogue = _catalogue(setup, mtp is not None, drafter.always_absorbs)
 
     def captured(done: int, total: int) -> None:
         progress("graphs", done, total)
 
     executor = make_executor(how, target, drafter, staging, pool, catalogue, captured)
-    held = allocated((target, mtp and mtp.head, drafter.states()), device, dtype)
-    memory = MemoryInfo(priced={**prices, **(mtp.priced if mtp else {})}, allocated=held)
+    parts = (target, mtp and mtp.head, drafter.states(), pool, staging)
+    priced = {**quote(setup.terms(mtp=mtp is not None)), **(mtp.priced if mtp else {})}
+    memory = MemoryInfo(priced=priced, allocated=allocated(parts, device, dtype))
     engine = Engine(
         target, drafter, executor, pool, language_of(checkpoint),
         Controller(info.device_fingerprint), emit, capacity,
@@ -145,15 +151,40 @@ def _require_layers(claimed: int, tensors: int) -> None:
         )
 
 
-def _prices(recipe: Any, args: Any, checkpoint: Checkpoint, setup: Setup) -> dict[str, int]:
-    """The model's bytes, by its file where its recipe keeps weights as they are stored."""
+def _prices(
+    recipe: Any, args: Any, checkpoint: Checkpoint, setup: Setup, captured: bool, mtp: bool
+) -> dict[str, int]:
+    """Bytes of everything but a head: the model's, by its file where its recipe keeps weights as
+    they are stored; what slots hold; and, where they are `captured`, what rounds need."""
     lanes, context, dtype = setup.lanes, setup.context, setup.dtype
     if hasattr(recipe, "price_stored"):
         stored = checkpoint.config, checkpoint.tensors
-        return dict(recipe.price_stored(
+        prices = dict(recipe.price_stored(
             args, *stored, slots=lanes, context=context, dtype=dtype, device=setup.device
         ))  # fmt: skip
-    return dict(recipe.price(args, lanes, context, dtype))
+    else:
+        prices = dict(recipe.price(args, lanes, context, dtype))
+    prices["slots"] = SlotPool.price(lanes, args.vocab_size) + Staging.price(lanes)
+    if captured:
+        prices["rounds"] = scratch(_catalogue(setup, mtp), _sizes(args, dtype, mtp))
+    return prices
+
+
+def _catalogue(setup: Setup, learned: bool, always_absorbs: bool = False) -> Catalogue:
+    return Catalogue(
+        slots=setup.lanes, capacity=setup.capacity, context=setup.context,
+        extent=setup.context + SCRATCH_ROWS, learned=learned, always_absorbs=always_absorbs,
+    )  # fmt: skip
+
+
+def _sizes(args: Any, dtype: str, mtp: bool) -> Sizes:
+    """Of a target and, if it is drafted for, a head that taps many layers and drafts any token."""
+    return Sizes(
+        vocabulary=args.vocab_size, hidden=args.hidden_size, inner=args.intermediate_size,
+        heads=args.num_attention_heads, kv_heads=args.num_key_value_heads,
+        head_dim=args.head_dim, itemsize=4 if dtype == "float32" else 2,
+        taps=_TAPS if mtp else 1, drafts=args.vocab_size if mtp else 0,
+    )  # fmt: skip
 
 
 def _dtype(name: str, device: str) -> str:

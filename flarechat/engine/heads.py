@@ -5,30 +5,41 @@ not. Owns their price beside the model's: a head that does not fit is left out, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from flarechat.engine.memory import admit
+from flarechat.engine.memory import Quote, Terms, admit
 from flarechat.engine.weights.checkpoint import Checkpoint, SafetensorsFiles
 from flarechat.errors import ModelError
 from flarechat.models.sidecars import Sidecar, candidates, refusal, refusal_for
-from flarechat.protocol import Boot, MtpInfo
+from flarechat.protocol import SPECULATIVE_TOKENS, Boot, MtpInfo
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How the model is run, and the bytes that were free before it was loaded."""
+    """How the model is run, and the bytes that were free before it was loaded. `capacity` is the
+    most tokens that a round verifies."""
 
     device: torch.device
     dtype: str
     lanes: int
     context: int
     available: int
+    capacity: int = SPECULATIVE_TOKENS
+
+    def terms(self, *, mtp: bool = False) -> Terms:
+        """What its bytes depend on."""
+        return Terms(capacity=self.capacity, mtp=mtp, context=self.context, lanes=self.lanes)
+
+    def under(self, terms: Terms) -> Setup:
+        """The same under other terms."""
+        return replace(self, capacity=terms.capacity, context=terms.context, lanes=terms.lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +51,14 @@ class LoadedHead:
     priced: Mapping[str, int]
 
 
-def admit_setup(prices: Mapping[str, int], setup: Setup) -> None:
-    """Refuse prices that do not fit; "caches" are those of all lanes over the whole context."""
-    per_token = prices["caches"] // setup.context
-    context, lanes = setup.context, setup.lanes
-    admit(prices, setup.available, context=context, lanes=lanes, per_token=per_token)
-
-
 def load_head(
-    boot: Boot, recipe: Any, target: Any, checkpoint: Checkpoint, prices: Mapping[str, int],
-    setup: Setup, tell: Tell,
+    boot: Boot, recipe: Any, target: Any, checkpoint: Checkpoint, quote: Quote, setup: Setup,
+    tell: Tell,
 ) -> LoadedHead | None:  # fmt: skip
     """The head to draft with for `target`, or None; `tell` hears of those that are left out.
 
-    `prices` are the model's own. A recipe whose heads may lie in the checkpoint finds them itself.
+    `quote` has the prices of all but the head. A recipe whose heads may lie in the checkpoint
+    finds them itself.
     """
     if not boot.mtp:
         return None
@@ -71,17 +76,18 @@ def load_head(
             (sidecar, SafetensorsFiles(dict.fromkeys(sidecar.tensors, sidecar.path)))
             for sidecar in candidates(model, fingerprint, explicit=asked, refused=tell)
         )
-    return _first_that_loads(recipe, target, found, prices, setup, tell)
+    return _first_that_loads(recipe, target, found, quote, setup, tell)
 
 
 def _first_that_loads(
-    recipe: Any, target: Any, found: Iterable[tuple[Sidecar, Any]], prices: Mapping[str, int],
-    setup: Setup, tell: Tell,
+    recipe: Any, target: Any, found: Iterable[tuple[Sidecar, Any]], quote: Quote, setup: Setup,
+    tell: Tell,
 ) -> LoadedHead | None:  # fmt: skip
     for sidecar, tensors in found:
         try:
-            own = _price(recipe, target.args, sidecar.record, tensors, setup)
-            _admit_beside(prices, own, setup)
+            price = partial(_price, recipe, target.args, sidecar.record, tensors)
+            own = price(setup)
+            _admit_beside(quote, price, setup)
             head = recipe.load_head(
                 target, sidecar.record, tensors, dtype=setup.dtype, device=setup.device
             )
@@ -106,12 +112,19 @@ def _price(
     return recipe.price_head(args, record, lanes, context, dtype)  # type: ignore[no-any-return]
 
 
-def _admit_beside(prices: Mapping[str, int], own: Mapping[str, int], setup: Setup) -> None:
-    """Refuse a head whose weights and caches do not fit beside the model's."""
-    caches = prices["caches"] + own["mtp caches"]
-    both = {**prices, "mtp weights": own["mtp weights"], "caches": caches}
+def _admit_beside(quote: Quote, price: Callable[[Setup], Mapping[str, int]], setup: Setup) -> None:
+    """Refuse a head whose weights and caches do not fit beside all else."""
+
+    def both(terms: Terms) -> Mapping[str, int]:
+        prices = dict(quote(terms))
+        if terms.mtp:
+            own = price(setup.under(terms))
+            prices["mtp weights"] = own["mtp weights"]
+            prices["caches"] += own["mtp caches"]
+        return prices
+
     try:
-        admit_setup(both, setup)
+        admit(both, setup.terms(mtp=True), setup.available)
     except ModelError as error:
         raise ModelError(f"With it t{error.message[1:]} {error.hint}") from None
 

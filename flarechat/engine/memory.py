@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flarechat.errors import ModelError
 
 HEADROOM = 0.9
+_CONTEXT_STEP = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the bytes of a loaded model depend on and its user may choose: tokens verified in a
+    round, whether a draft head is loaded, tokens a slot holds, slots."""
+
+    capacity: int
+    mtp: bool
+    context: int
+    lanes: int
+
+    def flags(self, asked: Terms) -> str:
+        """The flags that ask for these terms where they are not those `asked`."""
+        told = []
+        if self.capacity != asked.capacity:
+            told.append(f"--speculative-token-capacity {self.capacity}")
+        if self.mtp != asked.mtp:
+            told.append("--no-mtp")
+        if self.context != asked.context:
+            told.append(f"--ctx {self.context}")
+        if self.lanes != asked.lanes:
+            told.append(f"--concurrency {self.lanes}")
+        return " ".join(told)
+
+
+Quote = Callable[[Terms], Mapping[str, int]]
 
 
 def host_available() -> int:
@@ -37,27 +66,72 @@ def _system_available() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def admit(
-    prices: Mapping[str, int], available: int, *, context: int, lanes: int, per_token: int
-) -> None:
-    """Raise a ModelError that says what would fit when the prices exceed the memory.
-
-    `per_token` is the cache bytes of one token in every slot.
-    """
-    needed, allowed = sum(prices.values()), int(available * HEADROOM)
+def admit(quote: Quote, asked: Terms, available: int) -> None:
+    """Raise a ModelError that says what would fit where the prices of the terms do not."""
+    prices, allowed = quote(asked), int(available * HEADROOM)
+    needed = sum(prices.values())
     if needed <= allowed:
         return
     parts = ", ".join(f"{name} {_mib(size)}" for name, size in prices.items())
-    spare = allowed - (needed - prices.get("caches", 0))
-    fits = spare // per_token if per_token else 0
-    if fits >= 256:
-        hint = f"--ctx {fits // 256 * 256} would fit with {lanes} lane(s)."
-    else:
-        hint = "Close other programs or choose a smaller model with --model."
     raise ModelError(
-        f"The model with --ctx {context} needs {_mib(needed)} ({parts}); {_mib(allowed)} is free.",
-        hint,
+        f"The model with --ctx {asked.context} needs {_mib(needed)} ({parts}); "
+        f"{_mib(allowed)} is free.",
+        _remedy(quote, asked, allowed),
     )
+
+
+def _remedy(quote: Quote, asked: Terms, allowed: int) -> str:
+    """The least that has to be given up: rounds' width, then the head, then context, then lanes;
+    each alone if that is enough, else all of them in that order."""
+    for terms in (*_alone(quote, asked, allowed), *_together(quote, asked, allowed)):
+        if _fits(quote, terms, allowed):
+            lanes = f" with {terms.lanes} lane(s)" if terms.lanes == asked.lanes else ""
+            return f"{terms.flags(asked)} would fit{lanes}."
+    return "Close other programs or choose a smaller model with --model."
+
+
+def _alone(quote: Quote, asked: Terms, allowed: int) -> Iterator[Terms]:
+    yield from _narrower(asked)
+    if asked.mtp:
+        yield replace(asked, mtp=False)
+    yield _shorter(quote, asked, allowed)
+    yield from _fewer(asked)
+
+
+def _together(quote: Quote, asked: Terms, allowed: int) -> Iterator[Terms]:
+    least = replace(asked, capacity=min(asked.capacity, asked.lanes), mtp=False)
+    yield least
+    yield _shorter(quote, least, allowed)
+    for fewer in _fewer(least):
+        yield _shorter(quote, replace(fewer, capacity=fewer.lanes), allowed)
+
+
+def _narrower(asked: Terms) -> Iterator[Terms]:
+    capacity = 1 << (asked.capacity - 1).bit_length()
+    while (capacity := capacity // 2) >= asked.lanes:
+        yield replace(asked, capacity=capacity)
+
+
+def _fewer(asked: Terms) -> Iterator[Terms]:
+    lanes = asked.lanes
+    while (lanes := lanes // 2) >= 1:
+        yield replace(asked, lanes=lanes)
+
+
+def _shorter(quote: Quote, asked: Terms, allowed: int) -> Terms:
+    """The same with the longest context that fits, in steps; what was asked for if none does."""
+    low, high = 0, (asked.context - 1) // _CONTEXT_STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _fits(quote, replace(asked, context=middle * _CONTEXT_STEP), allowed):
+            low = middle
+        else:
+            high = middle - 1
+    return replace(asked, context=low * _CONTEXT_STEP) if low else asked
+
+
+def _fits(quote: Quote, terms: Terms, allowed: int) -> bool:
+    return sum(quote(terms).values()) <= allowed
 
 
 def _mib(size: int) -> str:

@@ -118,6 +118,12 @@ class SlotPool:
         named = {name: getattr(self, name) for name in (*plain, "counts", "prompt_seen")}
         return named | self.filters
 
+    @staticmethod
+    def price(slots: int, vocabulary: int) -> int:
+        """Bytes of a pool: the columns of a slot, and its two tables of all tokens."""
+        columns = 6 * 8 + 1 + MAX_EOS * 8 + 8 + (len(_FILTERS) - 1) * 4
+        return slots * (columns + vocabulary * (4 + 1))
+
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor the pool owns."""

@@ -18,6 +18,8 @@ from flarechat.engine import heads as loading
 from flarechat.engine.memory import HEADROOM
 from flarechat.engine.recipes import llama
 from flarechat.engine.recipes.llama import ModelArgs
+from flarechat.engine.slot import SlotPool
+from flarechat.engine.staging import Staging
 from flarechat.models.catalog import SMOLLM2
 from flarechat.models.digests import digest
 from flarechat.models.sidecars import find
@@ -215,7 +217,7 @@ def test_no_byte_of_a_head_file_stops_the_model(
     boot = Boot(model=str(folder / path.name), cache="")
     alone = llama.price(target.args, 1, 128, "float32")
     model: Any = SimpleNamespace(fingerprint=fingerprint)
-    loaded = loading.load_head(boot, llama, target, model, alone, setup, said.append)
+    loaded = loading.load_head(boot, llama, target, model, lambda _: alone, setup, said.append)
 
     assert loaded is None or [] == said
     assert len(said) <= 1
@@ -230,6 +232,7 @@ def prices(model: Path, cache: Path, context: int) -> tuple[int, int]:
     found = find(model, digest(model, cache))
     assert found is not None
     alone = llama.price(args, 1, context, "float32")
+    alone["slots"] = SlotPool.price(1, args.vocab_size) + Staging.price(1)
     head = llama.price_head(args, found.record, 1, context, "float32")
     return sum(alone.values()), sum(head.values())
 
@@ -267,7 +270,7 @@ def test_models_of_a_family_without_heads_have_none(tmp_path: Path) -> None:
     def loaded(**boot: Any) -> loading.LoadedHead | None:
         asked = Boot(model=str(tmp_path), cache="", **boot)
         model: Any = SimpleNamespace(fingerprint="f")
-        return loading.load_head(asked, SimpleNamespace(), None, model, {}, setup, said.append)
+        return loading.load_head(asked, SimpleNamespace(), None, model, dict, setup, said.append)
 
     assert loaded() is None and [] == said
     assert loaded(mtp_file="x") is None

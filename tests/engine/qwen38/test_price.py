@@ -13,9 +13,10 @@ from torch import Tensor
 
 from flarechat.engine.allocated import storage
 from flarechat.engine.boot import boot_engine
-from flarechat.engine.heads import Setup, admit_setup, load_head
+from flarechat.engine.heads import Setup, load_head
 from flarechat.engine.layers.ngram_table import NgramTable
 from flarechat.engine.make_random.geometry import FORMATS, config
+from flarechat.engine.memory import Terms, admit
 from flarechat.engine.recipes import qwen38
 from flarechat.engine.recipes.qwen38.config import ModelArgs
 from flarechat.engine.recipes.qwen38.mtp_file import head_shapes
@@ -76,7 +77,8 @@ def test_a_loaded_model_tells_its_price_and_what_is_allocated(
     memory = next(event for event in told if isinstance(event, Ready)).model.memory
 
     assert memory is not None
-    assert {"weights", "states", "caches", "mtp weights", "mtp caches"} == memory.priced.keys()
+    parts = {"weights", "states", "caches", "slots", "mtp weights", "mtp caches"}
+    assert parts == memory.priced.keys()
     assert sum(memory.priced.values()) == memory.allocated
 
 
@@ -197,11 +199,13 @@ def test_a_gpu_also_holds_rows_used_last_or_the_addresses_of_a_pinned_table(
 
 
 def test_what_does_not_fit_is_refused_with_a_context_that_would() -> None:
-    prices = {"weights": 100 * MIB, "states": 50 * MIB, "caches": 4096 * 1024}
+    def quote(terms: Terms) -> dict[str, int]:
+        return {"weights": 100 * MIB, "states": 50 * MIB, "caches": terms.context * 1024}
+
     available = math.ceil((150 * MIB + 1024 * 1024) / 0.9)
     setup = Setup(device=CPU, dtype="bfloat16", lanes=1, context=4096, available=available)
     with pytest.raises(ModelError) as told:
-        admit_setup(prices, setup)
+        admit(quote, setup.terms(), available)
 
     assert "(weights 100 MiB, states 50 MiB, caches 4 MiB)" in told.value.message
     assert "--ctx 1024 would fit with 1 lane(s)." == told.value.hint
@@ -218,5 +222,5 @@ def test_a_head_that_does_not_fit_beside_the_model_is_left_out() -> None:
     setup = Setup(device=CPU, dtype="float32", lanes=1, context=CONTEXT, available=room)
     boot = Boot(model=str(random.folder("nvfp4")), cache="")
 
-    assert load_head(boot, qwen38, model, found, prices, setup, said.append) is None
+    assert load_head(boot, qwen38, model, found, lambda _: prices, setup, said.append) is None
     assert "is not used: with it the model with --ctx 96 needs" in said[0]

@@ -67,7 +67,8 @@ def shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
 
 
 def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, int]:
-    """Bytes of weights and caches, before anything is allocated."""
+    """Bytes of weights and of caches, the angles of all positions included, before anything is
+    allocated."""
     compute = COMPUTE[dtype]
     width = 2 if dtype == PACKED else compute.itemsize
     sizes = {name: torch.Size(shape).numel() for name, shape in shapes(args).items()}
@@ -78,7 +79,8 @@ def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, in
     kv = KVState.price(
         args.num_hidden_layers, slots, context, args.num_key_value_heads, args.head_dim, compute
     )
-    return {"weights": weights, "caches": kv}
+    angles = 2 * (context + 2 * SCRATCH_ROWS) * args.head_dim * torch.float32.itemsize
+    return {"weights": weights, "caches": kv + angles}
 
 
 def load(
