@@ -305,6 +305,28 @@ def test_going_over_to_another_answer_takes_what_followed_it() -> None:
     assert ["Go", "one red", "after the first", "three"] == [turn.text for turn in path]
 
 
+def test_coming_back_to_a_branch_finds_the_answers_that_were_picked_in_it() -> None:
+    engine = scripted()
+    conversation = bound(engine, name="nested")
+    outer = conversation.fan_out("Go", 2)
+    finish(conversation, engine)
+    conversation.pick(0)
+    conversation.fan_out("On", 2)
+    finish(conversation, engine)
+    inner = conversation.pick(1)
+    conversation.branch(outer[0], 1)
+    conversation.branch(outer[1], -1)
+    here = conversation.turns[-1]
+    conversation.branch(outer[0], 1)
+    conversation.close()
+    again = resumed(engine, "nested")
+    again.branch(again.turns[-1], -1)
+
+    assert inner is here
+    assert inner.id == again.turns[-1].id
+    again.close()
+
+
 def test_there_is_nothing_to_answer_again_in_an_empty_chat() -> None:
     with pytest.raises(UsageError, match="There is no message to answer again"):
         bound(scripted()).fan_out(" ", 2)

@@ -58,7 +58,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         now = {"name": session.name, "system": session.system, "turns": _plain(turns)}
         print(json.dumps({**session.header, **now}))
     else:
-        print("\n\n".join(_told(turn) for turn in turns))
+        print("\n\n".join(_told(turn, len(session.tree.siblings(turn))) for turn in turns))
     for notice in session.notices:
         print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
 
@@ -80,9 +80,13 @@ def remove(
     print(f"{shown} was deleted.", file=sys.stderr)
 
 
-def _told(turn: Turn) -> str:
-    """One turn of a transcript: who, what, and how it ended where that was not by itself."""
+def _told(turn: Turn, answers: int) -> str:
+    """One turn of a transcript: who, of how many answers, what, and how it ended where that was
+    not by itself.
+    """
     speaker = "You" if turn.role == "user" else "Model"
+    if turn.role == "assistant" and answers > 1:
+        speaker += f" (one of {answers} answers)"
     ending = "" if turn.status == "complete" else f" [{turn.status}]"
     return f"{speaker}:{ending}\n{strip_controls(turn.text).rstrip()}"
 

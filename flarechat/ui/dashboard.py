@@ -90,7 +90,9 @@ class Dashboard:
         if last is None:
             return "not saved: the disk refuses" if conversation.unsaved else ""
         width = self._screen.size.width
-        turns = conversation.turns
+        turns = [*conversation.turns, *conversation.fan[:1]]
+        if conversation.fan:
+            turns[-1] = conversation.fan[conversation.marked]
         shown = (n for n, turn in enumerate(turns, start=1) if turn.finished is last)
         number = next(shown, len(turns))
         return last_turn_text(number, last, not conversation.unsaved, width)

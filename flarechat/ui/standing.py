@@ -26,6 +26,8 @@ from flarechat.ui.board import Board, Clock
 from flarechat.ui.figures import Figures
 from flarechat.ui.meter import Meter, View, why_no_mtp, why_off
 
+_READ = 400
+
 
 class Standing:
     """How one chat of the window stands."""
@@ -75,7 +77,8 @@ class Standing:
     def title(self) -> str:
         """The chat in a few words: how it began."""
         turns = self.conversation.turns
-        return names.title(turns[0].text) if turns else self.conversation.name or "new chat"
+        begun = turns[0].text[:_READ] if turns else ""
+        return names.title(begun) if begun else self.conversation.name or "new chat"
 
     @property
     def elapsed(self) -> float:

@@ -100,6 +100,8 @@ class Tabs:
             bridge.close()
             raise
         pane = Pane(bridge, self._marks)
+        for text in self.current.prompt.past:
+            pane.prompt.remember(text)
         self.panes.append(pane)
         await self._screen.mount_pane(pane)
         await pane.show_conversation()

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from flarechat.protocol import ErrorInfo, Event, Failed
+from flarechat.cli.printer import FanPrinter
+from flarechat.cli.progress import Bar
+from flarechat.protocol import Delta, ErrorInfo, Event, Failed, Finished
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
 from tests.cli.conftest import Cli
@@ -66,6 +68,24 @@ def test_events_say_which_answer_they_belong_to(cli: Cli) -> None:
     assert [1, 2] == first_text
 
 
+def test_the_next_answer_streams_as_soon_as_the_one_before_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printer = FanPrinter(Bar())
+    printer.asked(["a", "b"])
+    seen = []
+    for event in (
+        Delta(request="a", text="one"),
+        Delta(request="b", text="held "),
+        Finished.unplayed("a", "stop"),
+        Delta(request="b", text="live"),
+    ):
+        printer.show(event)
+        seen.append(capsys.readouterr().out)
+
+    assert ["--- answer 1 of 2 ---\none", "", "\n\n--- answer 2 of 2 ---\nheld ", "live"] == seen
+
+
 def test_one_answers_events_have_no_number(cli: Cli) -> None:
     got = cli("run", "--json", "Go")
 
@@ -80,8 +100,10 @@ def test_a_session_goes_on_with_the_first_and_keeps_the_others(cli: Cli) -> None
     assert ["Go", "one red apple", "More"] == [
         message.content for message in again.engines[0].requests[0].messages
     ]
+    assert "picked" not in again.err
     siblings = session.tree.siblings(session.tree.path()[1])
     assert ["one red apple", "two\n", "three blue"] == [turn.text for turn in siblings]
+    assert "Model (one of 3 answers):\none red apple\n" in cli("sessions", "show", "kept").out
 
 
 def test_statistics_are_told_for_every_answer(cli: Cli) -> None:

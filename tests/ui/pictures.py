@@ -1,7 +1,7 @@
 """Draws the pictures in docs/ from a real chat: `python -m tests.ui.pictures [model]`.
 
 Asks the real model two questions at temperature 0, in a home of its own, and exports the screen
-wide and narrow.
+wide and narrow; then one question three ways in a second tab.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -25,7 +27,6 @@ from flarechat.ui.app import FlarechatApp
 from flarechat.ui.opening import LateEngine
 
 DOCS = Path(__file__).parents[2] / "docs"
-PICTURES = (("chat-wide.svg", (120, 36), "dark"), ("chat-narrow.svg", (80, 24), "light"))
 LETTER = (
     "Dear Ms Green, thank you for your order of three blue lamps. They left our store this "
     "morning and will reach you on Friday. Please keep the boxes. Yours, Ada Stone"
@@ -34,27 +35,45 @@ QUESTIONS = (
     "What is special about the sea?",
     f"Repeat this letter exactly, word for word, twice: {LETTER}",
 )
+FAN = ("What is special about the sea?", "ctrl+n", "/fan 3 Describe a cat in two sentences.")
+PLAIN: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
+PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ...] = (
+    ("chat-wide.svg", (120, 36), QUESTIONS, {**PLAIN, "theme": "dark"}),
+    ("chat-narrow.svg", (80, 24), QUESTIONS, {**PLAIN, "theme": "light"}),
+    (
+        "chat-fan.svg", (120, 36), FAN,
+        {"temperature": 0.7, "seed": 5, "max_tokens": 120, "concurrency": 4, "theme": "dark"},
+    ),
+)  # fmt: skip
 
 
 async def ask(app: FlarechatApp, pilot: Pilot[None], question: str) -> None:
-    """Send a question and wait for the end of its answer."""
+    """Send a question and wait for the end of its answers; or press a key."""
+    if question.startswith("ctrl+"):
+        await pilot.press(question)
+        app.chat.prompt.cursor_blink = False
+        return
+    app.chat.prompt.burst_gap = 0.0
     app.chat.prompt.put(question)
     await pilot.press("enter")
+    await pilot.pause(0.6)
     while app.bridge.busy:
         await pilot.pause(0.2)
     await pilot.pause(0.6)
 
 
-async def picture(settings: Settings, engine: EngineDoor, size: tuple[int, int]) -> str:
+async def picture(
+    settings: Settings, engine: EngineDoor, size: tuple[int, int], questions: Sequence[str]
+) -> str:
     """The screen after the questions, as SVG."""
     app = FlarechatApp(settings, engine)
     async with app.run_test(size=size) as pilot:
-        app.chat.prompt.burst_gap, app.chat.prompt.cursor_blink = 0.0, False
+        app.chat.prompt.cursor_blink = False
         while app.bridge.model is None:
             if app.bridge.error:
                 raise app.bridge.error.exception()
             await pilot.pause(0.2)
-        for question in QUESTIONS:
+        for question in questions:
             await ask(app, pilot, question)
         return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(simplify=True))
 
@@ -62,12 +81,12 @@ async def picture(settings: Settings, engine: EngineDoor, size: tuple[int, int])
 def main() -> None:
     """Draw every picture."""
     model = str(store.resolve(sys.argv[1] if len(sys.argv) > 1 else "smollm2"))
-    for name, size, theme in PICTURES:
+    for name, size, questions, chosen in PICTURES:
         with tempfile.TemporaryDirectory() as home:
             os.environ["FLARECHAT_HOME"] = home
-            settings = Settings(model=model, theme=theme, temperature=0.0, max_tokens=160)
+            settings = Settings(model=model, **chosen)
             with closing(LateEngine(partial(open_engine, settings))) as engine:
-                drawn = asyncio.run(picture(settings, engine, size))
+                drawn = asyncio.run(picture(settings, engine, size, questions))
             (DOCS / name).write_text(drawn, "utf-8")
 
 

@@ -59,6 +59,7 @@ async def test_an_answer_is_picked_by_key_and_the_chat_goes_on_with_it() -> None
     engine = three()
     async with chatting(engine, size=(120, 36)) as chat:
         await fanned(chat, 12)
+        done = chat.text
         await chat.press("2", "enter")
         picked = chat.text
         await chat.say("And why?")
@@ -66,6 +67,7 @@ async def test_an_answer_is_picked_by_key_and_the_chat_goes_on_with_it() -> None
         contents = [message.content for message in engine.requests[-1].messages]
 
         assert ["Name a colour.", GREEN, "And why?"] == contents
+        assert "#2 5 tok" in done
         assert "answer 2 of 3" in picked and GREEN in picked and RED not in picked
         assert not chat.screen.tabs.current.fan.display
 

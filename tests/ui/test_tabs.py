@@ -139,6 +139,23 @@ async def test_escape_stops_the_answer_of_the_chat_shown_only() -> None:
 
 
 @played
+async def test_a_chat_opened_in_a_tab_stands_at_its_end_and_earlier_prompts_are_known() -> None:
+    scenes.save_chat("long ago", turns=20)
+    async with chatting() as chat:
+        await chat.say("hello")
+        await chat.answer()
+        await chat.say("/resume long-ago")
+        await chat.beat()
+        shown = chat.text
+        await chat.press("ctrl+n", "up")
+        newest = chat.prompt.text
+        await chat.press("up", "up")
+
+        assert "#40" in shown and "#1 " not in shown
+        assert ("long ago", "hello") == (newest, chat.prompt.text)
+
+
+@played
 async def test_every_chat_keeps_its_own_draft_settings_queue_and_remarks() -> None:
     async with chatting(two()) as chat:
         await ask_in_two_tabs(chat)
