@@ -125,7 +125,7 @@ SCENARIOS: dict[str, Callable[[], ScriptedEngine]] = {
     "answer": lambda: Paced([ANSWER]),
     "loading": StillLoading,
     "prefill": StillPrefilling,
-    "endless": lambda: Endless(),
+    "endless": lambda: Endless(lanes=4),
     "deaf": lambda: Deaf(),
     "failing": Failing,
     "dying": Dying,

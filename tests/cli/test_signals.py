@@ -70,6 +70,25 @@ def test_a_signal_stops_the_answer_and_keeps_what_exists(number: int, code: int)
     assert out.split() == last.text.split()
 
 
+def test_a_signal_stops_every_answer_of_a_fan_and_keeps_what_exists() -> None:
+    program = Program("endless", "--fan", "2", "--session", "trips", "Hi")
+    for _ in range(3):
+        program.until("delta")
+    program.process.send_signal(signal.SIGINT)
+
+    got, out, err = program.ended()
+
+    tree = Session(store.find("trips")).tree
+    first = tree.path()[-1]
+    answers = tree.siblings(first)
+    assert 130 == got
+    assert "Traceback" not in err and err.endswith("closed\n")
+    assert ["stopped", "stopped"] == [turn.status for turn in answers]
+    printed = [part.split("---\n")[1].split() for part in out.split("--- answer")[1:]]
+    assert printed == [turn.text.split() for turn in answers] and all(printed)
+    assert (answers[0], []) == (first, tree.open_fan())
+
+
 @pytest.mark.parametrize(("scenario", "moment"), [("loading", "loading"), ("prefill", "progress")])
 def test_an_interrupt_before_the_first_word_ends_at_once(scenario: str, moment: str) -> None:
     program = Program(scenario, "Hi")

@@ -34,3 +34,31 @@ def test_a_question_typed_into_the_chat_is_answered_by_the_real_model(smollm2: P
     settings = Settings(model=str(smollm2), temperature=0.0, max_tokens=24)
     with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
         run()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_two_chats_and_a_fan_are_answered_at_once_by_the_real_model(smollm2: Path) -> None:
+    @played
+    async def run() -> None:
+        app = FlarechatApp(settings, engine)
+        async with app.run_test(size=(120, 36)) as pilot:
+            await answered(app, pilot, "What is the capital of France?", PATIENCE_S)
+            app.chat.prompt.put("/fan 2 Name a colour.")
+            await pilot.press("enter")
+            await pilot.pause(0.5)
+            while app.bridge.busy:
+                await pilot.pause(0.1)
+            one, two = app.bridge.conversation.fan
+            await pilot.press("2", "enter", "ctrl+n")
+            await answered(app, pilot, "What is the capital of Italy?", PATIENCE_S)
+
+            assert one.text and two.text and one.text != two.text
+            assert "Rome" in app.bridge.conversation.turns[-1].text
+            assert two is app.chat.tabs.panes[0].bridge.conversation.turns[-1]
+
+    settings = Settings(
+        model=str(smollm2), temperature=0.8, seed=3, max_tokens=24, ctx=512, concurrency=2
+    )
+    with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
+        run()
