@@ -31,6 +31,7 @@ class Pane:
         self.prompt = Prompt()
         self.pending = Beat()
         self.unread = False
+        self._remembered: set[str] = set()
 
     def _place(self, turn: Turn) -> tuple[int, int]:
         return self.bridge.conversation.place(turn)
@@ -92,7 +93,8 @@ class Pane:
         self.show_fan()
         self.transcript.show_queue(self.bridge.queue)
         for turn in conversation.turns:
-            if turn.role == "user":
+            if turn.role == "user" and turn.id not in self._remembered:
+                self._remembered.add(turn.id)
                 self.prompt.remember(turn.text)
 
     def focus(self) -> None:

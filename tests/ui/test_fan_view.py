@@ -211,6 +211,8 @@ async def test_the_answers_not_picked_can_be_looked_at_and_gone_on_with() -> Non
         await chat.answer()
 
         assert "answer 2 of 3" in other and GREEN in other and RED not in other
+        await chat.screen.show_conversation()
+        assert 1 == chat.prompt.past.count("And why?")
         assert BLUE == engine.requests[-1].messages[1].content
 
 
