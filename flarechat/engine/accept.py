@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flarechat.engine import rng
+from flarechat.engine import kernels, rng
 from flarechat.engine.sampling import TargetLaw
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ def accept(
     Rows before `accepted` hold the kept drafts, row `accepted` the target's own token
     (correction or bonus); later rows mean nothing.
     """
+    if kernels.fused(law.probs):
+        from flarechat.engine.kernels import chain
+
+        if chain.fits(law, proposal):
+            return chain.accept(law, proposal, lanes, acceptance)
     if acceptance == "match":
         return accept_match(law, proposal, lanes)
     if acceptance == "ratio":
@@ -106,6 +111,10 @@ def clip(tokens: Tensor, accepted: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor
 
     A terminal token is emitted and stays pending. A lane that had finished emits 0.
     """
+    if kernels.fused(tokens):
+        from flarechat.engine.kernels import commit
+
+        return commit.clip(tokens, accepted, lanes)
     width = tokens.shape[1]
     row = torch.arange(width, device=tokens.device)
     terminal = (tokens[..., None] == lanes.eos()[:, None]).any(-1)

@@ -6,10 +6,15 @@ Owns its column layout. int64 [B, HEADER + W]; log-probabilities ride beside it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from flarechat.engine import kernels
+
+if TYPE_CHECKING:
+    from flarechat.engine.slot import Lanes
 
 OFFERED, ACCEPTED, EMITTED, FINISH, CONSUMED, GENERATED = range(6)
 HEADER = 6
@@ -66,11 +71,16 @@ class LaneRecord:
 
 
 def pack(
-    offered: Tensor, accepted: Tensor, emitted: Tensor, finish: Tensor, consumed: Tensor,
-    generated: Tensor, tokens: Tensor,
+    lanes: Lanes, offered: Tensor, accepted: Tensor, emitted: Tensor, finish: Tensor,
+    tokens: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Columns [B] and tokens [B, W] → int64 [B, HEADER + W]."""
-    head = torch.stack([offered, accepted, emitted, finish, consumed, generated], dim=1)
+    """Columns [B] and tokens [B, W], after the lanes advanced → int64 [B, HEADER + W]."""
+    if kernels.fused(tokens):
+        from flarechat.engine.kernels import commit
+
+        return commit.pack(lanes, offered, accepted, emitted, finish, tokens, HEADER)
+    counted = (lanes.consumed(), lanes.generated())
+    head = torch.stack([offered, accepted, emitted, finish, *counted], dim=1)
     return torch.cat([head, tokens], dim=1)
 
 

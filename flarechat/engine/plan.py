@@ -14,6 +14,9 @@ from flarechat.protocol import Sampling
 # past a narrower one's are whole blocks of zeros, so a row's result does not depend on the width.
 EXTENT_STEP = 512
 
+# A law of at most so many candidates is few: kernels make it, and it is drawn from unsorted.
+CANDIDATES = 64
+
 # How many lanes a round may have; those that no request plays are idle.
 LANE_COUNTS = (1, 2, 4)
 
@@ -29,6 +32,11 @@ class LawShape:
     candidates: int = 0
     ordered: bool = False
     penalties: bool = False
+
+    @property
+    def few(self) -> bool:
+        """Whether rows keep few candidates: no more than kernels look for."""
+        return 0 < self.candidates <= CANDIDATES
 
     @classmethod
     def of(cls, samplings: Iterable[Sampling], vocabulary: int) -> LawShape:

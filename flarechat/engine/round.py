@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from flarechat.engine.accept import accept, clip
 from flarechat.engine.frame import Frame, pack, token_logprobs
 from flarechat.engine.sampling import target_law
@@ -41,7 +39,7 @@ def play_round(target: Target, drafter: Drafter, lanes: Lanes, plan: Plan) -> Fr
     proposal = drafter.propose(lanes, plan)
 
     # Verify: one target pass over [pending, d0 … dK-1], each row with its own law.
-    inputs = torch.cat([lanes.pending()[:, None], proposal.tokens], dim=1)  # [B, W]
+    inputs = lanes.inputs(proposal.tokens)  # [B, W]
     hidden, logits = target.verify(lanes, inputs, plan)  # [B, W, F], [B, W, V]
     law = target_law(logits, lanes, proposal.tokens, plan.law)
 
@@ -53,7 +51,5 @@ def play_round(target: Target, drafter: Drafter, lanes: Lanes, plan: Plan) -> Fr
     target.keep(lanes, emitted)
     drafter.absorb(lanes, inputs, hidden, emitted, plan)
     lanes.advance(tokens, emitted, finish)
-    record = pack(
-        proposal.offered, accepted, emitted, finish, lanes.consumed(), lanes.generated(), tokens
-    )
+    record = pack(lanes, proposal.offered, accepted, emitted, finish, tokens)
     return Frame(record, token_logprobs(logits, tokens, plan.logprobs) if plan.logprobs else None)

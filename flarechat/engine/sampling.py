@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from flarechat.engine import kernels
+from flarechat.engine.plan import CANDIDATES
+
 if TYPE_CHECKING:
     from flarechat.engine.plan import LawShape
     from flarechat.engine.slot import Lanes
 
-# Laws of so many candidates are drawn from without being sorted by id.
-MAX_CANDIDATES = 64
 _NO_TOKEN = torch.iinfo(torch.int64).max
 
 
@@ -77,7 +78,7 @@ class TargetLaw:
         """float32 [B, W, C]: what each candidate and those of lower ids have together."""
         if self.ids is None or self.rising:
             return self.probs.cumsum(-1)
-        if self.ids.shape[-1] <= MAX_CANDIDATES:
+        if self.ids.shape[-1] <= CANDIDATES:
             below = self.ids[..., None, :] <= self.ids[..., None]
             return torch.where(below, self.probs[..., None, :], 0.0).sum(-1)
         order = self.ids.argsort(-1)
@@ -105,6 +106,10 @@ def target_law(
     A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, rising, and
     V is R.
     """
+    if shape.few and kernels.fused(logits):
+        from flarechat.engine.kernels import filter as fused
+
+        return TargetLaw(*fused.law(logits, lanes, drafts, shape.penalties, first, vocabulary))
     logits = logits.float()
     if shape.penalties:
         logits = penalised(logits, lanes, drafts, first, vocabulary)

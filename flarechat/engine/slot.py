@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from flarechat.engine import kernels
 from flarechat.engine.accept import IDLE, RUNNING
 from flarechat.protocol import Sampling
 
@@ -161,6 +162,14 @@ class Lanes:
         """int64 [B]: sampled by the target, not yet consumed by it."""
         return self._rows(self.pool.pending)
 
+    def inputs(self, drafts: Tensor) -> Tensor:
+        """int64 [B, W]: the pending token, then the drafts [B, K]."""
+        if kernels.fused(drafts):
+            from flarechat.engine.kernels import commit
+
+            return commit.inputs(self, drafts)
+        return torch.cat([self.pending()[:, None], drafts], dim=1)
+
     def consumed(self) -> Tensor:
         """int64 [B]: tokens whose state is in the caches."""
         return self._rows(self.pool.consumed)
@@ -227,6 +236,11 @@ class Lanes:
 
     def advance(self, tokens: Tensor, emitted: Tensor, finish: Tensor) -> None:
         """Count `emitted` tokens of each lane and keep the last one pending, in place."""
+        if kernels.fused(tokens):
+            from flarechat.engine.kernels import commit
+
+            commit.advance(self, tokens, emitted, finish)
+            return
         pool, index = self.pool, self.index
         last = tokens.gather(1, (emitted - 1).clamp_min(0)[:, None])[:, 0]
         pool.pending.index_copy_(0, index, torch.where(emitted > 0, last, self.pending()))

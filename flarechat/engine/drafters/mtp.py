@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flarechat.engine import rng
+from flarechat.engine import kernels, rng
 from flarechat.engine.offer import Offer
 from flarechat.engine.plan import extent_for
 from flarechat.engine.proposal import Proposal
@@ -121,6 +121,8 @@ class MtpDrafter:
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """A chain of K drafts; a lane offers as many as were staged for it."""
+        if self._by_kernels(plan):
+            return self._chained(lanes, plan, None)
         nothing = Proposal.empty(len(lanes), self.device)
         padding = self.depth.new_zeros(len(lanes), plan.draft_tokens)
         return self.extend(lanes, plan, Proposal(padding, nothing.offered))
@@ -128,6 +130,8 @@ class MtpDrafter:
     def extend(self, lanes: Lanes, plan: Plan, staged: Proposal) -> Proposal:
         """Each lane's first `staged.offered` drafts are the staged ones, point masses; the chain
         goes on from the last of them. `staged` is K wide."""
+        if self._by_kernels(plan):
+            return self._chained(lanes, plan, staged)
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
         drafts, laws, chain = staged.tokens[:, :0], [], dict[str, Tensor]()
         draws = self._draws(lanes, plan)
@@ -172,6 +176,24 @@ class MtpDrafter:
         """The request's own law over the head's logits, after `drafts`."""
         logits, ids = self.head.logits(output), self.head.vocabulary
         return target_law(logits, lanes, drafts, plan.law, first=drafts.shape[1], vocabulary=ids)
+
+    def _by_kernels(self, plan: Plan) -> bool:
+        return plan.draft_tokens > 0 and plan.law.few and kernels.fused(self.depth)
+
+    def _chained(self, lanes: Lanes, plan: Plan, staged: Proposal | None) -> Proposal:
+        """As `extend`, with each draft's law and draw in one kernel."""
+        from flarechat.engine.kernels.filter import Chain
+
+        hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
+        drawn = Chain(lanes, self.depth, staged, plan.draft_tokens, plan.acceptance)
+        chain = dict[str, Tensor]()
+        for step in range(plan.draft_tokens):
+            hidden = self._step(lanes, hidden, token, plan, step, chain)
+            logits = self.head.logits(hidden)
+            token = drawn.draw(step, logits, plan.law.penalties, self.head.vocabulary)
+        points = plan.acceptance == "match" or plan.law.candidates == 1
+        laws = (None, None) if points else (drawn.probs, drawn.ids)
+        return Proposal(drawn.tokens, drawn.offered, *laws)
 
     def _draws(self, lanes: Lanes, plan: Plan) -> Tensor | None:
         """float32 [B, K]: each draft's own draw; None where none decides."""
