@@ -17,6 +17,7 @@ from tests.engine.test_flights import schedule
 from tests.engine.test_schedules import (
     assert_holds,
     assert_says_what_plain_decoding_says,
+    learned_of,
     play,
 )
 
@@ -42,10 +43,22 @@ def states_of(desk: Desk) -> dict[str, torch.Tensor]:
 
 
 def assert_same_states(ours: Desk, theirs: Desk) -> None:
+    """What slots are bound to, and the rows of what they hold: of caches, those that can be
+    reached (of a head's, those that can be relied on)."""
     left, right = states_of(ours), states_of(theirs)
     assert left.keys() == right.keys()
-    for name, value in left.items():
-        torch.testing.assert_close(value, right[name], atol=2e-5, rtol=1e-4, msg=name)
+    for slot in range(ours.engine.pool.slots):
+        held = ours.engine.residents.held(slot)
+        assert held == theirs.engine.residents.held(slot)
+        ready = min(learned_of(ours.engine).ready[slot], len(held) - 1)
+        for name, value in left.items():
+            one, other = value[slot], right[name][slot]
+            if ".keys" in name or ".values" in name:
+                rows = len(held) if name.startswith("1.") else ready
+                one, other = one[:, :rows], other[:, :rows]
+            elif ".hidden" in name:
+                one, other = one[: len(held)], other[: len(held)]
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4, msg=f"{name} {slot}")
 
 
 def told(rounds: list[Round]) -> list[tuple[object, ...]]:
