@@ -112,6 +112,7 @@ class FlarechatApp(App[None]):
             self.exit(return_code=error.exit_code)
             return
         await chat.show_conversation()
+        chat.tabs.current.focus()
         self.bridge.start()
         gc.freeze()
         gc.enable()

@@ -149,7 +149,7 @@ async def chatting(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         chat = Chat(app, pilot, clock)
-        assert chat.prompt.has_focus
+        assert chat.prompt.display
         await chat.beat(2)
         yield chat
 
