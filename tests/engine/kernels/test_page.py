@@ -58,8 +58,9 @@ def test_the_page_by_kernels_is_the_page(monkeypatch: pytest.MonkeyPatch) -> Non
         assert_near(own[name], value)
 
 
+@pytest.mark.parametrize("few", [1, 128])
 def test_kernels_ask_for_no_slots_numbers_and_wait_for_nothing(
-    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+    few: int, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernels themselves do nothing here; the interpreter reads what a GPU would not."""
     from triton.runtime.interpreter import GridExecutor
@@ -74,6 +75,7 @@ def test_kernels_ask_for_no_slots_numbers_and_wait_for_nothing(
     lanes = Lanes(made.pool, (0, 1))
     assert lanes.index is not None
     drafter: Any = made.executor.drafter
+    monkeypatch.setattr(kernels, "FEW", few)
     monkeypatch.setattr(GridExecutor, "__call__", lambda self, *args, **kwargs: None)
     monkeypatch.setattr(lanes, "slots", None)
     monkeypatch.setattr(type(lanes), "__len__", lambda self: 2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.kernels import verify_attention
-from flarechat.engine.kernels.verify_attention import Split, attend
+from flarechat.engine.kernels.verify_attention import Split, attend, layout
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.window import Window
 from tests.engine.kernels.slots import CPU, drawn, poison, require_near, window_on
@@ -119,6 +119,13 @@ def test_a_row_is_the_same_to_the_bit_at_every_width_and_beside_any_lane(consume
         narrow = window_on((consumed,), width, context=CONTEXT, slots=3)
 
         assert torch.equal(out[:1, :width], attend(q[:1, :width], keys, values, narrow))
+
+
+@pytest.mark.parametrize(("group", "dim"), [(1, 64), (3, 64), (4, 128), (12, 256)])
+def test_rounds_are_cut_alike_at_every_width(group: int, dim: int) -> None:
+    cuts = {layout(group, dim, 8208, width, 2, Split()) for width in range(1, 9)}
+
+    assert 1 == len(cuts)
 
 
 def test_a_prompts_rows_and_a_rounds_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
