@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from flarechat.engine import kernels
+from flarechat.engine.executors import graph
+from flarechat.engine.executors.graph import FixedLanes
 from flarechat.engine.frame import read
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes
 from flarechat.protocol import Request, Round, Sampling, Speculation
 from tests.engine.captures import HostCapture, captured, graph_of
 from tests.engine.conftest import Desk
+from tests.engine.learned import write_head
 from tests.engine.test_flights import schedule
 from tests.engine.test_schedules import (
     assert_holds,
@@ -216,3 +221,27 @@ def test_two_rounds_are_under_way(learned_desk: Make) -> None:
         made.engine.step()
         out = max(out, len(made.engine.player.flights))
     assert 1 == out  # one is left under way when a step ends
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_what_is_captured_knows_no_slot_numbers(
+    desk: Make, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(lanes: FixedLanes) -> tuple[int, ...]:
+        raise AssertionError("a captured pass asked for slot numbers")
+
+    monkeypatch.setattr(graph.FixedLanes, "slots", property(asked))
+    monkeypatch.setattr(graph.GraphExecutor, "prepare", lambda self, progress: None)
+    head = write_head(tmp_path, tiny_gguf, tmp_path)
+    made = desk(mtp_file=str(head))
+    executor, full = graph_of(made), made.engine.pool.context + SCRATCH_ROWS
+    with kernels.interpreted(), torch.inference_mode():
+        for captured_plan in (
+            executor.catalogue.prefill_for(2, Plan(1, full)),
+            executor.catalogue.round_for(1, Plan(2, full, LawShape(20), drafting="both")),
+        ):
+            assert captured_plan in executor.catalogue.all()
+            executor._work(captured_plan)()
+
+    with pytest.raises(AssertionError, match="slot numbers"), torch.inference_mode():
+        executor._work(captured_plan)()
