@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flarechat.engine.kernels.launch import begin, options, wait
+from flarechat.engine.kernels.launch import begin, ended, options, wait
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
@@ -114,9 +114,10 @@ def _advance(  # type: ignore[no-untyped-def]
     tokens, emitted, finish, index, pending, consumed, generated, finishes, counts, vocabulary,
     W: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
+    # No kernel begins before this one has ended: those of the next round read, ahead of what they
+    # wait for, where the lanes stand and the cache rows of the rounds before.
     lane, row = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS)
-    wait(PDL)
+    ended(PDL)
     slot, count = tl.load(index + lane), tl.load(emitted + lane)
     token = tl.load(tokens + lane * W + row, row < count, other=0)
     last = tl.sum(tl.where(row == count - 1, token, 0), 0)

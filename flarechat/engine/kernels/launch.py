@@ -1,7 +1,9 @@
 """What kernels of a round have in common: how one follows the other, and where its rows stand.
 
-Owns programmatic dependent launch, by which a kernel may begin while those before it run: before
-`wait` it may read what never changes, such as weights; only after it, what they leave behind.
+Owns programmatic dependent launch, by which a kernel may begin while those before it run. Before
+`wait` it may read what never changes, such as weights, and what nothing of the same round writes:
+where its lanes stand, and cache rows of earlier rounds. Only after it, what kernels before left.
+The kernel that moves the lanes on lets none begin before it has ended, so rounds do not overlap.
 """
 
 from __future__ import annotations
@@ -79,6 +81,13 @@ def wait(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_wait()
     if PDL == 1:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def ended(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """As `wait`, for a kernel behind which none may begin before it has ended."""
+    if PDL > 0:
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flarechat.engine.kernels.launch import begin, options, placed, places, product_type, wait
+from flarechat.engine.kernels.launch import begin, options, places, product_type, wait
 
 if TYPE_CHECKING:
     from flarechat.engine.window import Window
@@ -31,11 +31,11 @@ _NONE: tl.constexpr = tl.constexpr(-1e30)
 class Split:
     """Keys of a block, blocks of a split, warps, loads under way, and splits added up at once."""
 
-    keys: int = 64
+    keys: int = 128
     blocks: int = 1
     warps: int = 4
     stages: int = 3
-    merged: int = 4
+    merged: int = 8
 
 
 # By query heads of a group and head dimension.
@@ -50,7 +50,7 @@ def split_for(group: int, dim: int, size: int = 2) -> Split:
         return found
     if dim > 128 or size > 2:
         return Split(keys=16 * 256 // max(dim, 128) if size > 2 else 32, warps=8, merged=2)
-    return Split()
+    return Split() if dim <= 64 else Split(keys=64, merged=4)
 
 
 def attend(
@@ -74,7 +74,7 @@ def attend(
         q, keys, values, out, sums, scales, counters(q.device, batch * kv_heads * tiles),
         keys.stride(0), keys.stride(1), math.log2(math.e) / math.sqrt(dim), **places(window),
         GROUP=group, KV_HEADS=kv_heads, DIM=dim, ROWS=capacity, TALL=tall, KEYS=split.keys,
-        BLOCKS=own.blocks, SPLITS=splits, MERGED=split.merged,
+        BLOCKS=own.blocks, SPLITS=splits, MERGED=split.merged, FEW=_few(width * group, tall),
         TYPE=product_type(q), STAGES=split.stages, num_warps=split.warps, **options(q),
     )  # fmt: skip
     return out
@@ -100,6 +100,11 @@ def layout(group: int, dim: int, capacity: int, width: int, size: int, split: Sp
     return Layout(tall, own, triton.cdiv(blocks, own))
 
 
+def _few(rows: int, tall: int) -> int:
+    """Rows of a tile that are put together again: those there are, in a power of two."""
+    return min(max(int(triton.next_power_of_2(rows)), 4), tall)
+
+
 def counters(device: torch.device, count: int) -> Tensor:
     """int32 zeros, `count` at least; whoever uses them leaves zeros."""
     if count > _COUNTERS:
@@ -118,7 +123,7 @@ def _attend(  # type: ignore[no-untyped-def]
     index, consumed, finish, width, shift, spare, PREFILLING: tl.constexpr,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
     TALL: tl.constexpr, KEYS: tl.constexpr, BLOCKS: tl.constexpr, SPLITS: tl.constexpr,
-    MERGED: tl.constexpr, TYPE: tl.constexpr, STAGES: tl.constexpr,
+    MERGED: tl.constexpr, FEW: tl.constexpr, TYPE: tl.constexpr, STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile of rows of a lane and kv head: rows w * GROUP + g, in that order."""
@@ -128,40 +133,63 @@ def _attend(  # type: ignore[no-untyped-def]
     r = tile * TALL + tl.arange(0, TALL)
     w, there = r // GROUP, r < width * GROUP
     d = tl.arange(0, DIM)
-    wait(PDL)
-    slot, position, _, live = placed(
-        lane * width + w, there, index, consumed, finish, width, shift, spare, PREFILLING
-    )
+    slot = tl.load(index + lane)
+    before = tl.load(consumed + slot)
+    live = tl.load(finish + slot) == 0
+    if PREFILLING:
+        live = slot >= 0
     # Rows at rest see the first key alone, whatever it is.
-    position = tl.where(live, tl.minimum(position, ROWS - 1), 0).to(tl.int32)
+    position = before + shift + w
+    position = tl.where(live & (position >= 0), tl.minimum(position, ROWS - 1), 0).to(tl.int32)
     last = tl.max(tl.where(there, position, 0))
     used = last // (KEYS * BLOCKS) + 1
     if split >= used:
         return
+    base = slot * slot_step + head * head_step
+    first = split * (KEYS * BLOCKS)
+    end = tl.minimum(first + KEYS * BLOCKS, last + 1)
+    k = first + tl.arange(0, KEYS)
+    lines = base + k[:, None] * DIM + d[None, :]
+    if BLOCKS == 1:
+        # All but the newest rows are there since an earlier round.
+        old = (k < tl.minimum(before - 1, end))[:, None]
+        key = tl.load(keys + lines, old, other=0.0)
+        value = tl.load(values + lines, old, other=0.0)
+    wait(PDL)
     row = lane * width + w
     at = (row * (GROUP * KV_HEADS) + head * GROUP + r % GROUP)[:, None] * DIM + d[None, :]
     own = tl.load(q + at, there[:, None], other=0.0).to(TYPE)
-    base = tl.max(tl.where(there, slot, 0)) * slot_step + head * head_step
-    first = split * (KEYS * BLOCKS)
-    most = tl.full((TALL,), _NONE, tl.float32)
-    total = tl.zeros((TALL,), tl.float32)
-    seen = tl.zeros((TALL, DIM), tl.float32)
-    end = tl.minimum(first + KEYS * BLOCKS, last + 1)
-    for start in tl.range(first, end, KEYS, num_stages=STAGES):
-        k = start + tl.arange(0, KEYS)
-        lines = base + k[:, None] * DIM + d[None, :]
-        known = (k < end)[:, None]
-        key = tl.load(keys + lines, known, other=0.0).to(TYPE)
-        score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
+    if BLOCKS == 1:
+        new = (k >= before - 1)[:, None] & (k < end)[:, None]
+        key = tl.load(keys + lines, new, other=key)
+        value = tl.load(values + lines, new, other=value)
+    if BLOCKS == 1:
+        score = tl.dot(own, tl.trans(key.to(TYPE)), input_precision="ieee") * factor
         score = tl.where(k[None, :] <= position[:, None], score, _NONE)
-        higher = tl.maximum(most, tl.max(score, axis=1))
-        share = tl.where(score > _NONE, tl.exp2(score - higher[:, None]), 0.0)
-        kept = tl.exp2(most - higher)
-        value = tl.load(values + lines, known, other=0.0).to(TYPE)
-        total = total * kept + tl.sum(share, axis=1)
+        most = tl.max(score, axis=1)
+        share = tl.where(score > _NONE, tl.exp2(score - most[:, None]), 0.0)
+        total = tl.sum(share, axis=1)
         told = share.to(values.dtype.element_ty).to(TYPE)
-        seen = seen * kept[:, None] + tl.dot(told, value, input_precision="ieee")
-        most = higher
+        seen = tl.dot(told, value.to(TYPE), input_precision="ieee")
+    else:
+        most = tl.full((TALL,), _NONE, tl.float32)
+        total = tl.zeros((TALL,), tl.float32)
+        seen = tl.zeros((TALL, DIM), tl.float32)
+        for start in tl.range(first, end, KEYS, num_stages=STAGES):
+            k = start + tl.arange(0, KEYS)
+            lines = base + k[:, None] * DIM + d[None, :]
+            known = (k < end)[:, None]
+            key = tl.load(keys + lines, known, other=0.0).to(TYPE)
+            score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
+            score = tl.where(k[None, :] <= position[:, None], score, _NONE)
+            higher = tl.maximum(most, tl.max(score, axis=1))
+            share = tl.where(score > _NONE, tl.exp2(score - higher[:, None]), 0.0)
+            kept = tl.exp2(most - higher)
+            value = tl.load(values + lines, known, other=0.0).to(TYPE)
+            total = total * kept + tl.sum(share, axis=1)
+            told = share.to(values.dtype.element_ty).to(TYPE)
+            seen = seen * kept[:, None] + tl.dot(told, value, input_precision="ieee")
+            most = higher
     KIND: tl.constexpr = out.dtype.element_ty
     if SPLITS == 1:
         tl.store(out + at, (seen / total[:, None]).to(KIND), there[:, None])
@@ -172,42 +200,48 @@ def _attend(  # type: ignore[no-untyped-def]
         tl.store(scales + part * 2 + 1, total, there)
         tl.store(sums + part[:, None] * DIM + d[None, :], seen, there[:, None])
         tl.debug_barrier()
-        before = tl.atomic_add(arrived + group, 1, sem="acq_rel")
-        if before == used - 1:
+        earlier = tl.atomic_add(arrived + group, 1, sem="acq_rel")
+        if earlier == used - 1:
             tl.debug_barrier()
             tl.store(arrived + group, 0)
-            merged = _merged(sums, scales, group * SPLITS, used, there, d,
-                             TALL, DIM, MERGED)  # fmt: skip
-            tl.store(out + at, merged.to(KIND), there[:, None])
+            f = tl.arange(0, FEW)
+            few = tile * TALL + f
+            kept = few < width * GROUP
+            merged = _merged(sums, scales, group * SPLITS, used, kept, d,
+                             FEW, TALL, DIM, MERGED)  # fmt: skip
+            to = (lane * width + few // GROUP) * (GROUP * KV_HEADS) + head * GROUP + few % GROUP
+            tl.store(out + to[:, None] * DIM + d[None, :], merged.to(KIND), kept[:, None])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _merged(  # type: ignore[no-untyped-def]
-    sums, scales, first, used, there, d, TALL: tl.constexpr, DIM: tl.constexpr,
+    sums, scales, first, used, there, d, FEW: tl.constexpr, TALL: tl.constexpr, DIM: tl.constexpr,
     MERGED: tl.constexpr,
 ):  # fmt: skip
-    """float32 [TALL, DIM]: the splits `first` … `first` + `used` - 1 as one."""
-    r = tl.arange(0, TALL)
-    highest = tl.full((TALL,), _NONE, tl.float32)
-    whole = tl.zeros((TALL,), tl.float32)
-    for start in range(0, used, 32):
-        s = start + tl.arange(0, 32)
-        known = (s < used)[:, None] & there[None, :]
-        at = scales + ((first + s)[:, None] * TALL + r[None, :]) * 2
-        mosts = tl.load(at, known, other=_NONE, cache_modifier=".cg")
-        totals = tl.load(at + 1, known, other=0.0, cache_modifier=".cg")
-        higher = tl.maximum(highest, tl.max(mosts, axis=0))
-        whole = whole * tl.exp2(highest - higher)
-        whole += tl.sum(tl.exp2(mosts - higher[None, :]) * totals, axis=0)
-        highest = higher
-    seen = tl.zeros((TALL, DIM), tl.float32)
+    """float32 [FEW, DIM]: the splits `first` … `first` + `used` - 1 as one, MERGED at a time and
+    each after the one before, so that the sum does not depend on how many rows there are."""
+    r = tl.arange(0, FEW)
+    highest = tl.full((FEW,), _NONE, tl.float32)
+    whole = tl.zeros((FEW,), tl.float32)
+    seen = tl.zeros((FEW, DIM), tl.float32)
     for start in range(0, used, MERGED):
+        mosts, totals, owns = (), (), ()
+        higher = highest
         for step in tl.static_range(MERGED):
             number = start + step + tl.zeros_like(r)
             held = there & (number < used)
             line = (first + number) * TALL + r
             most = tl.load(scales + line * 2, held, other=_NONE, cache_modifier=".cg")
+            total = tl.load(scales + line * 2 + 1, held, other=0.0, cache_modifier=".cg")
             own = tl.load(sums + line[:, None] * DIM + d[None, :], held[:, None], other=0.0,
                           cache_modifier=".cg")  # fmt: skip
-            seen += own * tl.exp2(most - highest)[:, None]
+            higher = tl.maximum(higher, most)
+            mosts, totals, owns = (*mosts, most), (*totals, total), (*owns, own)  # type: ignore[assignment]
+        kept = tl.exp2(highest - higher)
+        whole, seen = whole * kept, seen * kept[:, None]
+        for step in tl.static_range(MERGED):
+            share = tl.exp2(mosts[step] - higher)
+            whole += share * totals[step]
+            seen += share[:, None] * owns[step]
+        highest = higher
     return seen / tl.where(there, whole, 1.0)[:, None]

@@ -106,9 +106,12 @@ def multiply(x: Tensor, product: Linear) -> Tensor:
 def multiply_normed(x: Tensor, norm: RMSNorm, product: Linear) -> Tensor:
     """The product of the normalised x [..., in]."""
     if kernels.few(x):
-        from flarechat.engine.kernels.products import normed
+        from flarechat.engine.kernels import products, tall
 
-        return normed(x, norm.weight, norm.eps, dense(product))
+        weight = dense(product)
+        if tall.suits(weight):
+            return tall.tall(tall.normed_rows(x, norm.weight, norm.eps), weight)
+        return products.normed(x, norm.weight, norm.eps, weight)
     return product(norm(x))
 
 
