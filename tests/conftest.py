@@ -17,12 +17,26 @@ _SHARED_CACHE = os.environ.get("FLARECHAT_TEST_CACHE") or platformdirs.user_cach
     "flarechat-tests"
 )
 
-# Kernels run in Triton's interpreter, which must be asked for before Triton is first imported.
-os.environ["TRITON_INTERPRET"] = "1"
+# Kernels run in Triton's interpreter, which must be asked for before Triton is first imported. On
+# a machine with a GPU, `TRITON_INTERPRET=0 pytest -m cuda` runs the tests that need one.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The application freezes what it has loaded. Here that is Triton too, whose bindings complain after
 # pytest's last line of all that the interpreter could not free.
 atexit.register(gc.unfreeze)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a GPU where there is none, or where kernels are interpreted."""
+    gpu = [item for item in items if item.get_closest_marker("cuda")]
+    if not gpu:
+        return
+    import torch
+
+    if torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1":
+        return
+    config.hook.pytest_deselected(items=gpu)
+    items[:] = [item for item in items if item not in gpu]
 
 
 @pytest.fixture(autouse=True)
