@@ -32,8 +32,8 @@ def run(
         typer.Option(
             "--fan",
             metavar="N",
-            help="Answer N ways at once, 2 to 4, with N seeds; --concurrency is raised to N. A "
-            "session goes on with the first answer. Default: one answer.",
+            help="Answer N ways at once, 2 to 4, with N seeds; --concurrency is raised to N, and "
+            "a session goes on with the first. Default: one answer.",
         ),
     ] = None,
     stats: Annotated[
