@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_WORDS = {"download": "Downloading", "prefill": "Reading the prompt", "graphs": "Capturing rounds"}
+_WORDS = {
+    "download": "Downloading",
+    "prefill": "Reading the prompt",
+    "kernels": "Compiling kernels",
+    "graphs": "Capturing rounds",
+}
 
 
 class Bar:

@@ -17,10 +17,15 @@ from flarechat.engine.layers.ngram_table import NgramTable
 from flarechat.protocol import PACKED
 
 
-def allocated(things: Any, device: torch.device, dtype: str) -> int | None:
-    """Bytes that `things` hold on the device; None where packed products hide their tensors."""
+def allocated(things: Any, device: torch.device, dtype: str, executor: str = "eager") -> int | None:
+    """Bytes that `things` hold on the device; None where packed products hide their tensors.
+
+    What captured rounds need is the allocator's to keep, though no tensor has it between them.
+    """
     if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+        captured = executor == "graph"
+        held = torch.cuda.memory_reserved if captured else torch.cuda.memory_allocated
+        return held(device)
     return None if dtype == PACKED else storage(things, set())
 
 

@@ -56,6 +56,8 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     if boot.threads:
         torch.set_num_threads(boot.threads)
     device, dtype = _device(boot.device), _dtype(boot.dtype, boot.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
 
     def progress(stage: str, done: int, total: int) -> None:
         emit(Loading(stage=stage, done=done, total=total))
@@ -93,13 +95,10 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
         drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device, staging))
     catalogue = _catalogue(setup, mtp is not None, drafter.always_absorbs)
 
-    def captured(done: int, total: int) -> None:
-        progress("graphs", done, total)
-
-    executor = make_executor(how, target, drafter, staging, pool, catalogue, captured)
+    executor = make_executor(how, target, drafter, staging, pool, catalogue, progress)
     parts = (target, mtp and mtp.head, drafter.states(), pool, staging)
     priced = {**quote(setup.terms(mtp=mtp is not None)), **(mtp.priced if mtp else {})}
-    memory = MemoryInfo(priced=priced, allocated=allocated(parts, device, dtype))
+    memory = MemoryInfo(priced=priced, allocated=allocated(parts, device, dtype, how))
     engine = Engine(
         target, drafter, executor, pool, language_of(checkpoint),
         Controller(info.device_fingerprint), emit, capacity,

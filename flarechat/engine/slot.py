@@ -57,6 +57,9 @@ class SlotPool:
         self.counts = torch.zeros(slots, vocabulary, dtype=torch.int32, device=device)
         self.prompt_seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=device)
         self.finish.fill_(IDLE)
+        # A slot that was never opened is played as an idle lane too: its law must be one.
+        for name in ("top_p", "repetition_penalty"):
+            self.filters[name].fill_(1)
         self._indexes: dict[tuple[int, ...], Tensor] = {}
 
     def index(self, slots: tuple[int, ...]) -> Tensor:

@@ -82,8 +82,9 @@ class HostCapture:
 
 
 def graph_of(
-    desk: Desk, *, learned: bool = True, capacity: int = 128, capture: HostCapture | None = None
-) -> GraphExecutor:
+    desk: Desk, *, learned: bool = True, capacity: int = 128, capture: HostCapture | None = None,
+    told: Callable[[str, int, int], None] = lambda *step: None,
+) -> GraphExecutor:  # fmt: skip
     """A graph executor over the parts of a desk's engine, prepared."""
     own, pool = desk.engine.executor, desk.engine.pool
     assert isinstance(own, EagerExecutor)
@@ -96,7 +97,7 @@ def graph_of(
     made = GraphExecutor(
         own.target, own.drafter, own.staging, pool, catalogue, capture or HostCapture()
     )
-    made.prepare(lambda done, total: None)
+    made.prepare(told)
     return made
 
 

@@ -245,3 +245,12 @@ def test_what_is_captured_knows_no_slot_numbers(
 
     with pytest.raises(AssertionError, match="slot numbers"), torch.inference_mode():
         executor._work(captured_plan)()
+
+
+def test_the_start_tells_what_is_compiled_and_captured(learned_desk: Make) -> None:
+    told_of: list[tuple[str, int, int]] = []
+    executor = graph_of(learned_desk(), told=lambda *step: told_of.append(step))
+    total = len(executor.catalogue.all())
+
+    assert [("kernels", n, total) for n in range(total)] == told_of[:total]
+    assert [("graphs", n + 1, total) for n in range(total)] == told_of[total:]

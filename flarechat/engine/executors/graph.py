@@ -28,7 +28,7 @@ from flarechat.protocol import MAX_DRAFT_TOKENS
 if TYPE_CHECKING:
     from flarechat.engine.contracts import Drafter, State, Target
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[str, int, int], None]
 _WIDEST = HEADER + MAX_DRAFT_TOKENS + 1
 
 
@@ -108,26 +108,26 @@ class GraphExecutor:
 
     @torch.inference_mode()
     def prepare(self, progress: Progress) -> None:
-        """Compile and capture everything, the largest first; `progress` hears (done, total).
+        """Compile and capture everything, the largest first; `progress` hears (stage, done, total).
 
         All slots must be idle: rounds then write scratch rows alone, and what the pieces of a
         prompt write in the first slot is put back.
         """
         wanted = self.catalogue.all()
         saved = self._saved()
-        progress(0, len(wanted))
         self._slots[:, 0] = range(self.pool.slots)
         self._piece.host[:] = 0
         self.staging.upload()
         self._piece.upload()
         with self.capture.warm():
-            for captured in wanted:
+            for done, captured in enumerate(wanted):
+                progress("kernels", done, len(wanted))
                 self._work(captured)()
                 self.pool.consumed.zero_()
         for done, captured in enumerate(wanted, start=1):
             self._capture(captured)
             self.pool.consumed.zero_()
-            progress(done, len(wanted))
+            progress("graphs", done, len(wanted))
         if self.pool.slots > 1:
             self._copying, _ = self.capture.capture(self._copy_slot)
         for state, rows, held in saved:
