@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from flarechat.engine.kernels import lookups, products, qkv, verify_attention
+from flarechat.engine.kernels import lookups, products, qkv, tall, verify_attention
 from flarechat.engine.kernels.launch import AHEAD, BEHIND
 from flarechat.engine.kernels.products import Cut, cut_for, tiling
 
@@ -65,6 +65,16 @@ def product(kind: str, out: int, wide: int, cut: Cut | None = None, dtype: str =
              pdl=pdl, **tensors, rows="i32", step="i32", eps="fp32")  # fmt: skip
 
 
+def tall_product(lines: int, wide: int) -> None:
+    block, whole = tall.block_for(lines, 8), 1 << (wide.bit_length() - 1)
+    constants = {
+        "IN": wide, "WHOLE": whole, "REST": wide - whole, "BLOCK": block, "TYPE": tl.bfloat16,
+        "STAGES": tall._STAGES, "EXACT": True,
+    }  # fmt: skip
+    compiled(tall._tall, f"{lines} from {wide}", constants, warps=tall._WARPS, x="*bf16",
+             weight="*bf16", out="*bf16", rows="i32", step="i32", lines="i32")  # fmt: skip
+
+
 def projection(heads: int, kv: int, dim: int, wide: int, *, queries: bool = True) -> None:
     cut = Cut(block=8)
     constants = {
@@ -86,6 +96,7 @@ def attention(heads: int, kv: int, dim: int, capacity: int, width: int) -> None:
         "PREFILLING": False, "GROUP": group, "KV_HEADS": kv, "DIM": dim, "ROWS": capacity,
         "KEYS": split.keys, "MERGED": split.merged, "STAGES": split.stages, "TYPE": tl.bfloat16,
         "TALL": layout.tall, "BLOCKS": layout.blocks, "SPLITS": layout.splits,
+        "FEW": verify_attention._few(width * group, layout.tall),
     }  # fmt: skip
     compiled(verify_attention._attend, f"{heads}/{kv}x{dim} of {capacity} width {width}",
              constants, warps=split.warps, **dict.fromkeys(("q", "keys", "values", "out"), "*bf16"),
@@ -95,12 +106,16 @@ def attention(heads: int, kv: int, dim: int, capacity: int, width: int) -> None:
 
 def main() -> None:
     for kind, out, wide in (
-        ("added", 576, 576), ("gated", 1536, 576), ("added", 576, 1536), ("normed", 49152, 576),
-        ("normed", 8192, 576), ("plain", 576, 1152), ("plain", 576, 2880), ("gated", 14336, 4096),
+        ("added", 576, 576), ("gated", 1536, 576), ("added", 576, 1536), ("normed", 960, 576),
+        ("normed", 8192, 4096), ("plain", 576, 1152), ("plain", 576, 2880), ("gated", 14336, 4096),
     ):  # fmt: skip
         product(kind, out, wide)
     product("gated", 1536, 576, dtype="fp16", pdl=BEHIND)
     product("added", 576, 1536, dtype="fp32")
+    for lines in (49152, 8192):
+        tall_product(lines, 576)
+    compiled(tall._normed, "576", {"IN": 576, "TILE": 1024}, x="*bf16", norm="*bf16", out="*bf16",
+             step="i32", eps="fp32")  # fmt: skip
     projection(9, 3, 64, 576)
     projection(9, 3, 64, 576, queries=False)
     projection(32, 8, 128, 4096)
