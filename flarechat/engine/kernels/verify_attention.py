@@ -236,7 +236,7 @@ def _merged(  # type: ignore[no-untyped-def]
             own = tl.load(sums + line[:, None] * DIM + d[None, :], held[:, None], other=0.0,
                           cache_modifier=".cg")  # fmt: skip
             higher = tl.maximum(higher, most)
-            mosts, totals, owns = (*mosts, most), (*totals, total), (*owns, own)  # type: ignore[assignment]
+            mosts, totals, owns = mosts + (most,), totals + (total,), owns + (own,)  # type: ignore[assignment] # noqa: RUF005
         kept = tl.exp2(highest - higher)
         whole, seen = whole * kept, seen * kept[:, None]
         for step in tl.static_range(MERGED):
