@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flarechat.engine.sampling import TargetLaw
     from flarechat.engine.slot import Lanes
 
-MOST = 64
+MOST, WARPS = 64, 8
 _ACCEPT: tl.constexpr = tl.constexpr(draws.ACCEPT)
 _STRIDE: tl.constexpr = tl.constexpr(draws.ACCEPT_STRIDE)
 
@@ -52,7 +52,7 @@ def accept(
         K=width - 1, ROWS=triton.next_power_of_2(max(width, 2)), FOUND=candidates,
         C=triton.next_power_of_2(candidates), Q_FOUND=of_drafts,
         Q=triton.next_power_of_2(of_drafts), POINTS=q is None, MODE=draws.MODES[acceptance],
-        **options(drafts),
+        num_warps=WARPS, **options(drafts),
     )  # fmt: skip
     return tokens, accepted
 
@@ -133,9 +133,9 @@ def _accept(  # type: ignore[no-untyped-def]
     start, q_start = lane * (K + 1) * FOUND, lane * K * Q_FOUND
     known = (rows[:, None] <= K) & (candidate[None, :] < FOUND)
     at = start + rows[:, None] * FOUND + candidate[None, :]
-    wait(PDL)
     slot = tl.load(index + lane)
     seed, first = tl.load(seeds + slot), tl.load(consumed + slot) + 1
+    wait(PDL)
     offered = tl.load(offered_by_lane + lane)
     probs, ids = tl.load(law + at, known, other=0.0), tl.load(law_ids + at, known, other=-1)
     given = tl.load(drafts + lane * stride + rows, rows < K, other=-2)

@@ -7,6 +7,8 @@ comes first. Two launches: the likeliest of every block of columns, then those o
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 CANDIDATES = 64
+_MOST_TURNS = 5
 _BITS: tl.constexpr = tl.constexpr(6)
 _DRAFT: tl.constexpr = tl.constexpr(draws.DRAFT)
 _STRIDE: tl.constexpr = tl.constexpr(draws.DRAFT_STRIDE)
@@ -32,12 +35,24 @@ _LAST: tl.constexpr = tl.constexpr(0x7FFFFFFF)
 _LOW_WORD: tl.constexpr = tl.constexpr(0xFFFFFFFF)
 
 
-def block_of(columns: int) -> int:
-    """Columns of one program: few, so that many run, but no more than 64 blocks if that can be."""
-    block = CANDIDATES
-    while block < 2048 and triton.cdiv(columns, block) > 64:
-        block *= 2
-    return block
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A row's columns in `runs` blocks of 64 * 2^turns, and the warps of both launches."""
+
+    runs: int
+    turns: int
+    warps: int
+    merging_warps: int
+
+
+@functools.cache
+def cut_for(columns: int) -> Cut:
+    """Small blocks, so that many run, but no more than 64 of them if that can be."""
+    turns = 0
+    while turns < _MOST_TURNS and triton.cdiv(columns, CANDIDATES << turns) > 64:
+        turns += 1
+    runs = triton.cdiv(columns, CANDIDATES << turns)
+    return Cut(runs, turns, min(max(1 << turns >> 2, 1), 8), 4 if runs <= 16 else 8)
 
 
 def law(
@@ -51,7 +66,7 @@ def law(
     likeliest = _likeliest(logits, lanes, drafts, penalties, first, vocabulary)
     _law[(lanes_count * width,)](
         likeliest, probs, ids, *_row(lanes, vocabulary), logits.shape[-1], width, 0, 0,
-        *_UNUSED * (probs,), **_sizes(likeliest, vocabulary), MODE=0, DRAW=False,
+        *_UNUSED * (probs,), **_sizes(logits, vocabulary), MODE=0, DRAW=False,
         STAGED=False, **options(logits),
     )  # fmt: skip
     return probs, ids
@@ -85,7 +100,7 @@ class Chain:
             likeliest, self.probs, self.ids, *_row(lanes, vocabulary), logits.shape[-1], 1,
             step, depth, lanes.pool.seed, lanes.pool.match, lanes.pool.consumed, *given,
             given[0].stride(0), self.depth, self.tokens, self.offered, token,
-            **_sizes(likeliest, vocabulary), MODE=self.mode, DRAW=True,
+            **_sizes(logits, vocabulary), MODE=self.mode, DRAW=True,
             STAGED=staged is not None, **options(logits),
         )  # fmt: skip
         return token
@@ -101,19 +116,16 @@ def _likeliest(
     """int64 [B * W, blocks, 64]: values and columns of each block's likeliest, in one number."""
     logits, pool = logits.contiguous(), lanes.pool
     rows, columns = logits.shape[0] * logits.shape[1], logits.shape[-1]
-    block = block_of(columns)
-    out = torch.empty(
-        rows, triton.cdiv(columns, block), CANDIDATES, dtype=torch.int64, device=logits.device
-    )
+    cut = cut_for(columns)
+    out = torch.empty(rows, cut.runs, CANDIDATES, dtype=torch.int64, device=logits.device)
     filters = pool.filters
-    _top[(out.shape[1], rows)](
+    _top[(cut.runs, rows)](
         logits, out, lanes.index, pool.counts, pool.prompt_seen.view(torch.uint8),
         filters["repetition_penalty"], filters["presence_penalty"], filters["frequency_penalty"],
         drafts, vocabulary if vocabulary is not None else lanes.index,
         columns, pool.vocabulary, logits.shape[1], first, drafts.stride(0),
         DRAFTS=drafts.shape[1], PENALTIES=penalties, MAPPED=vocabulary is not None,
-        TURNS=(block // CANDIDATES).bit_length() - 1, C=CANDIDATES,
-        num_warps=min(max(block // 256, 1), 8), **options(logits),
+        TURNS=cut.turns, C=CANDIDATES, num_warps=cut.warps, **options(logits),
     )  # fmt: skip
     return out
 
@@ -125,11 +137,11 @@ def _row(lanes: Lanes, vocabulary: Tensor | None) -> tuple[Tensor, ...]:
     return lanes.index, *(filters[name] for name in names), mapped
 
 
-def _sizes(likeliest: Tensor, vocabulary: Tensor | None) -> dict[str, object]:
-    runs = likeliest.shape[1]
+def _sizes(logits: Tensor, vocabulary: Tensor | None) -> dict[str, object]:
+    cut = cut_for(logits.shape[-1])
     return {
-        "RUNS": runs, "TURNS": (runs - 1).bit_length(), "C": CANDIDATES,
-        "MAPPED": vocabulary is not None, "num_warps": 4 if runs <= 16 else 8,
+        "RUNS": cut.runs, "TURNS": (cut.runs - 1).bit_length(), "C": CANDIDATES,
+        "MAPPED": vocabulary is not None, "num_warps": cut.merging_warps,
     }  # fmt: skip
 
 
@@ -160,11 +172,9 @@ def _top(  # type: ignore[no-untyped-def]
     column = block * BLOCK + tl.arange(0, BLOCK)
     known = column < columns
     token = column.to(tl.int64)
-    if MAPPED and PENALTIES:
-        token = tl.load(vocabulary + column, known, other=0)
-    wait(PDL)
-    value = tl.load(logits + row.to(tl.int64) * columns + column, known, other=0.0).to(tl.float32)
     if PENALTIES:
+        if MAPPED:
+            token = tl.load(vocabulary + column, known, other=0)
         lane = row // width
         slot = tl.load(index + lane)
         scale, there = tl.load(repetition + slot), tl.load(presence + slot)
@@ -174,6 +184,9 @@ def _top(  # type: ignore[no-untyped-def]
         at = slot * tokens + token
         count = tl.load(counts + at, asked, other=0)
         seen = tl.load(prompt_seen + at, asked, other=0) != 0
+    wait(PDL)
+    value = tl.load(logits + row.to(tl.int64) * columns + column, known, other=0.0).to(tl.float32)
+    if PENALTIES:
         for place in tl.static_range(DRAFTS):
             if place < first + row % width:
                 draft = tl.load(drafts + lane * stride + place)
@@ -224,17 +237,16 @@ def _law(  # type: ignore[no-untyped-def]
     if TURNS > 0:
         # Runs are stored falling; the network takes every other one rising.
         place = tl.where(run % 2 == 0, place ^ (C - 1), place)
-    wait(PDL)
     slot = tl.load(index + lane)
+    heat, most = tl.load(temperature + slot), tl.load(top_k + slot)
+    mass, least = tl.load(top_p + slot), tl.load(min_p + slot)
+    wait(PDL)
     best = tl.load(likeliest + row * RUNS * C + place, run < RUNS, other=_LOWEST)
     if TURNS > 0:
         best = largest_of_runs(best, _BITS, TURNS)
     column = (best & _LOW_WORD) ^ _LAST
     known = column < columns
-    probs = _filtered(
-        _value(best), known, tl.load(temperature + slot), tl.load(top_k + slot),
-        tl.load(top_p + slot), tl.load(min_p + slot), C,
-    )  # fmt: skip
+    probs = _filtered(_value(best), known, heat, most, mass, least, C)
     ids = tl.where(known, column, 0)
     if MAPPED:
         ids = tl.load(vocabulary + ids)

@@ -1,0 +1,121 @@
+"""The kernels of acceptance and commit against the torch code, draw for draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from flarechat.engine import accept as laws
+from flarechat.engine import kernels
+from flarechat.engine.frame import HEADER, pack
+from flarechat.engine.kernels import chain, commit
+from flarechat.engine.proposal import Proposal
+from flarechat.engine.sampling import TargetLaw
+from flarechat.engine.slot import Lanes
+from tests.engine.kernels.slots import poison as poison
+from tests.engine.requests import generator, lanes_of, law_of, near
+
+V, LANES = 90, 60
+CASES = {"laws": 0, "laws of fewer candidates": 7, "points": None}
+
+
+def case(drafts: int, kind: str) -> tuple[Lanes, TargetLaw, Proposal]:
+    lanes, law = lanes_of(LANES, V, seed=drafts), law_of(LANES, drafts + 1, 64, V, seed=50 + drafts)
+    fewer = CASES[kind]
+    proposal = near(law, drafts, seed=70 + drafts, fewer=fewer or 0)
+    return lanes, law, proposal if fewer is not None else replace(proposal, probs=None, ids=None)
+
+
+def require_same(own: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+    """Rows after the last that counts mean nothing."""
+    counted = torch.arange(own[0].shape[1]) <= theirs[1][:, None]
+    assert torch.equal(theirs[1], own[1])
+    assert torch.equal(theirs[0][counted], own[0][counted])
+
+
+@pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("drafts", [0, 1, 3, 7])
+def test_a_lane_decides_as_the_torch_code_does(
+    drafts: int, kind: str, acceptance: str, poison: None
+) -> None:
+    lanes, law, proposal = case(drafts, kind)
+    theirs = laws.accept(law, proposal, lanes, acceptance)
+
+    assert drafts < 3 or len(theirs[1].unique()) > (1 if kind == "points" else 2)
+    require_same(chain.accept(law, proposal, lanes, acceptance), theirs)
+
+
+def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:
+    lanes, law, proposal = case(3, "points")
+    assert law.ids is not None
+    sure = torch.zeros_like(law.probs)
+    sure[..., 0] = 1
+    law = TargetLaw(sure, law.ids)
+    right = torch.arange(LANES) % 4
+    best = law.ids[:, :3, 0]
+    wrong = torch.arange(3) >= right[:, None]
+    drafts = torch.where(wrong, (best + 1) % V, best)
+    tokens, accepted = chain.accept(
+        law, replace(proposal, tokens=drafts, offered=torch.full((LANES,), 3)), lanes, "mixed"
+    )
+
+    assert torch.equal(right, accepted)
+    assert torch.equal(law.ids[torch.arange(LANES), right, 0], tokens[torch.arange(LANES), right])
+
+
+def test_what_a_draft_leaves_nothing_of_is_drawn_from_the_law() -> None:
+    lanes, law, _ = case(1, "points")
+    assert law.ids is not None
+    missing = torch.full((LANES, 1), V)
+    same = Proposal(missing, torch.ones(LANES).long(), law.probs[:, :1], law.ids[:, :1])
+    tokens, accepted = chain.accept(law, same, lanes, "ratio")
+
+    assert not accepted.any()
+    assert (TargetLaw(law.probs[:, :1], law.ids[:, :1]).prob_of(tokens[:, :1]) > 0).all()
+
+
+@pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
+def test_laws_of_the_whole_vocabulary_are_left_to_the_torch_code(acceptance: str) -> None:
+    lanes, law, proposal = case(3, "laws")
+    assert law.ids is not None and proposal.probs is not None and proposal.ids is not None
+    dense = TargetLaw(torch.zeros(LANES, 4, V).scatter_(2, law.ids, law.probs), None)
+    q = torch.zeros(LANES, 3, V).scatter_(2, proposal.ids, proposal.probs)
+    whole = replace(proposal, probs=q, ids=None)
+    assert not chain.fits(dense, whole) and not chain.fits(law, whole)
+    with kernels.interpreted():
+        by_few = laws.accept(law, proposal, lanes, acceptance)
+        for pair in ((dense, whole), (dense, proposal), (law, whole)):
+            require_same(laws.accept(*pair, lanes, acceptance), by_few)
+
+
+def test_emitted_tokens_are_clipped_counted_and_packed_as_the_torch_code_does(
+    poison: None,
+) -> None:
+    """Lanes that have ended are among them, and tokens that stand twice in a row."""
+    lanes, other = lanes_of(LANES, 5, seed=3), lanes_of(LANES, 5, seed=3)
+    tokens = torch.randint(0, 5, (LANES, 5), generator=generator(1))
+    accepted = torch.randint(0, 5, (LANES,), generator=generator(2))
+    emitted, finish = laws.clip(tokens, accepted, lanes)
+    own = commit.clip(tokens, accepted, lanes)
+    lanes.advance(tokens, emitted, finish)
+    commit.advance(other, tokens, *own)
+    record = pack(lanes, accepted + 1, accepted, emitted, finish, tokens)
+
+    assert torch.equal(emitted, own[0]) and torch.equal(finish, own[1])
+    assert 4 == len(finish.unique()) and 5 < len(emitted.unique()) + 1
+    for name, value in lanes.pool.tensors().items():
+        assert torch.equal(value, other.pool.tensors()[name]), name
+    packed = commit.pack(other, accepted + 1, accepted, emitted, finish, tokens, HEADER)
+    assert torch.equal(record, packed)
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 3])
+def test_a_round_reads_the_pending_token_and_its_drafts(drafts: int) -> None:
+    lanes = lanes_of(4, 50, seed=1)
+    staged = torch.randint(0, 50, (4, 7), generator=generator(2))[:, :drafts]
+
+    assert torch.equal(lanes.inputs(staged), commit.inputs(lanes, staged))

@@ -1,0 +1,168 @@
+"""The kernels of laws and drafts against the torch laws, candidates and all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from flarechat.engine import kernels, rng
+from flarechat.engine.kernels import filter as filters
+from flarechat.engine.plan import LawShape
+from flarechat.engine.proposal import Proposal
+from flarechat.engine.sampling import TargetLaw, penalised, target_law
+from flarechat.engine.slot import Lanes
+from tests.engine.kernels.slots import poison as poison
+from tests.engine.requests import generator, lanes_of
+from tests.engine.test_round import NoHostSync
+
+COUNT = filters.CANDIDATES
+
+
+def stable_law(
+    logits: Tensor, lanes: Lanes, drafts: Tensor, penalties: bool, first: int = 0,
+    vocabulary: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The law by torch, with a stable sort where `topk` leaves the order of equals open."""
+    values = logits.float()
+    if penalties:
+        values = penalised(values, lanes, drafts, first, vocabulary)
+    values, column = values.sort(dim=-1, descending=True, stable=True)
+    values, column = values[..., :COUNT], column[..., :COUNT]
+    p, rank = lanes.sampling(), torch.arange(values.shape[-1])
+    heat, top_k, top_p, min_p = (
+        x[:, None, None] for x in (p.temperature, p.top_k, p.top_p, p.min_p)
+    )
+    probs = torch.softmax(values / torch.where(heat > 0, heat, 1.0), -1)
+    probs = torch.where((rank < top_k) | (top_k == 0), probs, 0.0)
+    before = (probs.cumsum(-1) - probs) / probs.sum(-1, keepdim=True)
+    probs = torch.where((before < top_p) | (rank == 0), probs, 0.0)
+    probs = torch.where(probs >= min_p * probs[..., :1], probs, 0.0)
+    probs = torch.where(heat > 0, probs / probs.sum(-1, keepdim=True), (rank == 0).float())
+    return probs, column if vocabulary is None else vocabulary[column]
+
+
+def require_law(own: tuple[Tensor, Tensor], probs: Tensor, ids: Tensor) -> None:
+    """Equal ids where there is mass, and nothing past the candidates there are."""
+    found = ids.shape[-1]
+    torch.testing.assert_close(own[0][..., :found], probs, atol=2e-6, rtol=2e-5)
+    assert not own[0][..., found:].any()
+    same = (own[1][..., :found] == ids) | (probs == 0)
+    assert same.all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("columns", "penalties"), [(7, True), (64, True), (65, False), (700, True)]
+)
+def test_each_row_has_the_law_of_the_torch_code(
+    columns: int, penalties: bool, dtype: torch.dtype, poison: None
+) -> None:
+    """In bfloat16 many logits are equal."""
+    lanes = lanes_of(3, columns, seed=columns)
+    draw = generator(columns)
+    logits = (3 * torch.randn(3, 3, columns, generator=draw)).to(dtype)
+    drafts = torch.randint(0, columns, (3, 2), generator=draw)
+    own = filters.law(logits, lanes, drafts, penalties)
+
+    require_law(own, *stable_law(logits, lanes, drafts, penalties))
+    torch.testing.assert_close(own[0].sum(-1), torch.ones(3, 3))
+
+
+def test_a_drafters_columns_are_mapped_to_their_tokens(poison: None) -> None:
+    lanes = lanes_of(3, 400, seed=5)
+    vocabulary = torch.arange(1, 400, 3)
+    logits = 2 * torch.randn(3, 1, len(vocabulary), generator=generator(6))
+    drafts = vocabulary[torch.randint(0, len(vocabulary), (3, 4), generator=generator(7))]
+    for first in (0, 2, 4):
+        own = filters.law(logits, lanes, drafts, True, first, vocabulary)
+        require_law(own, *stable_law(logits, lanes, drafts[:, :first], True, first, vocabulary))
+
+
+def test_masked_tokens_are_never_candidates_with_mass() -> None:
+    lanes = lanes_of(4, 100, seed=3)
+    logits = torch.randn(4, 1, 100, generator=generator(4))
+    logits[..., 5:] = float("-inf")
+    probs, ids = filters.law(logits, lanes, torch.zeros(4, 0, dtype=torch.int64), False)
+
+    assert probs.isfinite().all()
+    assert not probs[ids >= 5].any()
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_of_equal_logits_the_lower_id_comes_first(zero: float) -> None:
+    lanes = lanes_of(1, 300, seed=3)
+    lanes.pool.filters["temperature"].fill_(1)
+    lanes.pool.filters["top_k"].fill_(50)
+    logits = torch.zeros(1, 1, 300)
+    logits[..., ::2] = zero
+    _, ids = filters.law(logits, lanes, torch.zeros(1, 0, dtype=torch.int64), False)
+
+    assert list(range(COUNT)) == ids[0, 0].tolist()
+
+
+def test_the_dispatch_takes_laws_of_few_candidates_only() -> None:
+    lanes = lanes_of(2, 100, seed=8)
+    logits = torch.randn(2, 2, 100, generator=generator(9))
+    drafts = torch.zeros(2, 1, dtype=torch.int64)
+    with kernels.interpreted():
+        few = target_law(logits, lanes, drafts, LawShape(20))
+        many = target_law(logits, lanes, drafts, LawShape(90))
+        whole = target_law(logits, lanes, drafts, LawShape(0, ordered=True))
+
+    assert (COUNT, 90, 100) == tuple(law.probs.shape[-1] for law in (few, many, whole))
+    assert whole.ids is None
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
+def test_drafts_are_drawn_as_the_torch_chain_draws_them(
+    acceptance: str, staged: bool, poison: None
+) -> None:
+    count, columns, steps = 24, 90, 3
+    lanes = lanes_of(count, 300, seed=11)
+    draw = generator(12)
+    vocabulary = torch.arange(2, 300, 3)[:columns]
+    copied = Proposal(
+        torch.randint(0, 300, (count, steps), generator=draw),
+        torch.randint(0, steps + 1, (count,), generator=draw),
+    )
+    depth = torch.randint(0, 6, (lanes.pool.slots,), generator=draw)
+    drawn = filters.Chain(lanes, depth, copied if staged else None, steps, acceptance)
+    forced = copied.valid() if staged else torch.zeros(count, steps, dtype=torch.bool)
+    by_match = lanes.match() if acceptance == "mixed" else torch.tensor(acceptance == "match")
+    for step in range(steps):
+        logits = 2 * torch.randn(count, 1, columns, generator=draw)
+        token = drawn.draw(step, logits, True, vocabulary)
+        law = TargetLaw(*stable_law(logits, lanes, drawn.tokens[:, :step], True, step, vocabulary))
+        place, seed = lanes.positions(1, step + 1), lanes.seed()
+        u = rng.uniforms(seed, rng.DRAFT, 4 * place[:, 0], 1)
+        noise = rng.gumbel(seed[:, None, None], rng.SAMPLE, place[..., None], law.candidates())
+        own = torch.where(by_match[..., None], law.draw(noise), law.token_at_mass(u))
+        expected = torch.where(forced[:, step, None], copied.tokens[:, step, None], own)
+
+        assert torch.equal(expected, token)
+        assert torch.equal(token[:, 0], drawn.tokens[:, step])
+        points = forced[:, step]
+        require_law(
+            (drawn.probs[~points, step], drawn.ids[~points, step]),
+            law.probs[~points, 0], law.candidates()[~points, 0],
+        )  # fmt: skip
+        kept = Proposal(drawn.tokens, drawn.offered, drawn.probs, drawn.ids)
+        at = kept.law_at(torch.full((count,), step), 300)
+        assert at is not None
+        alone = torch.nn.functional.one_hot(copied.tokens[:, step], 300).float()
+        assert torch.equal(alone[points], at[points, 0])
+    most = depth[lanes.index].clamp_max(steps)
+    assert torch.equal(torch.maximum(most, copied.offered * staged), drawn.offered)
+
+
+def test_nothing_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.interpreter import GridExecutor
+
+    lanes = lanes_of(2, 100, seed=8)
+    depth, logits = torch.ones(lanes.pool.slots).long(), torch.randn(2, 1, 100)
+    monkeypatch.setattr(GridExecutor, "__call__", lambda self, *args, **kwargs: None)
+    with NoHostSync():
+        filters.law(logits, lanes, torch.zeros(2, 1).long(), True)
+        filters.Chain(lanes, depth, None, 2, "mixed").draw(1, logits, True, None)
