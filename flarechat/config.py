@@ -33,7 +33,7 @@ from flarechat.protocol import (
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
-_NO_SETTINGS = {"home", "test_cache", "update"}  # variables that something else reads
+_NO_SETTINGS = {"home", "sampler", "test_cache", "update"}  # variables that something else reads
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip

@@ -36,10 +36,10 @@ def accept(
     (correction or bonus); later rows mean nothing.
     """
     if kernels.fused(law.probs):
-        from flarechat.engine.kernels import chain
+        from flarechat.engine.kernels import chain, sampler
 
         if chain.fits(law, proposal):
-            return chain.accept(law, proposal, lanes, acceptance)
+            return sampler.accept(law, proposal, lanes, acceptance)
     if acceptance == "match":
         return accept_match(law, proposal, lanes)
     if acceptance == "ratio":

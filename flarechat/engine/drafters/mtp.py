@@ -182,10 +182,10 @@ class MtpDrafter:
 
     def _chained(self, lanes: Lanes, plan: Plan, staged: Proposal | None) -> Proposal:
         """As `extend`, with each draft's law and draw in one kernel."""
-        from flarechat.engine.kernels.filter import Chain
+        from flarechat.engine.kernels import sampler
 
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
-        drawn = Chain(lanes, self.depth, staged, plan.draft_tokens, plan.acceptance)
+        drawn = sampler.drafts(lanes, self.depth, staged, plan.draft_tokens, plan.acceptance)
         chain = dict[str, Tensor]()
         for step in range(plan.draft_tokens):
             hidden = self._step(lanes, hidden, token, plan, step, chain)

@@ -49,11 +49,17 @@ def _gumbel(seed, DOMAIN: tl.constexpr, position, index):  # type: ignore[no-unt
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def key_of(seed, DOMAIN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both uint32 words, as `rng.keys`."""
+    nothing = seed & 0
+    return _bits(seed, DOMAIN, nothing, nothing), _bits(seed, DOMAIN, nothing, nothing + 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def uniform(seed, DOMAIN: tl.constexpr, number):  # type: ignore[no-untyped-def]
     """float32 of the shape of `number` int64: those draws of a stream, as `rng.uniforms`."""
     nothing = (number & 0).to(tl.uint32)
-    low = _bits(seed, DOMAIN, seed & 0, seed & 0)
-    high = _bits(seed, DOMAIN, seed & 0, (seed & 0) + 1)
+    low, high = key_of(seed, DOMAIN)
     block = number >> 2
     first, second = (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32)
     a, b, c, d = tl.random.philox_impl(

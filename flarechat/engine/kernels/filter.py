@@ -81,10 +81,12 @@ class Chain:
     """
 
     def __init__(
-        self, lanes: Lanes, depth: Tensor, staged: Proposal | None, draft_tokens: int, mode: str
-    ) -> None:
+        self, lanes: Lanes, depth: Tensor, staged: Proposal | None, draft_tokens: int,
+        acceptance: str,
+    ) -> None:  # fmt: skip
         shape, device = (len(lanes), draft_tokens), lanes.index.device
-        self.lanes, self.depth, self.staged, self.mode = lanes, depth, staged, draws.MODES[mode]
+        self.lanes, self.depth, self.staged = lanes, depth, staged
+        self.acceptance = acceptance
         self.tokens = torch.empty(shape, dtype=torch.int64, device=device)
         self.probs = torch.empty(*shape, CANDIDATES, device=device)
         self.ids = torch.empty(*shape, CANDIDATES, dtype=torch.int64, device=device)
@@ -100,7 +102,7 @@ class Chain:
             likeliest, self.probs, self.ids, *_row(lanes, vocabulary), logits.shape[-1], 1,
             step, depth, lanes.pool.seed, lanes.pool.match, lanes.pool.consumed, *given,
             given[0].stride(0), self.depth, self.tokens, self.offered, token,
-            **_sizes(logits, vocabulary), MODE=self.mode, DRAW=True,
+            **_sizes(logits, vocabulary), MODE=draws.MODES[self.acceptance], DRAW=True,
             STAGED=staged is not None, **options(logits),
         )  # fmt: skip
         return token
