@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # 0: a kernel begins when the one before has ended. 1: when that has its inputs. 2: when it begins.
 ALONE, BEHIND, AHEAD = 0, 1, 2
-overlap = AHEAD
+overlap = BEHIND
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 PLACES = ("index", "consumed", "finish", "width", "shift", "spare")
