@@ -127,7 +127,9 @@ def _likeliest(
         drafts, vocabulary if vocabulary is not None else lanes.index,
         columns, pool.vocabulary, logits.shape[1], first, drafts.stride(0),
         DRAFTS=drafts.shape[1], PENALTIES=penalties, MAPPED=vocabulary is not None,
-        TURNS=cut.turns, C=CANDIDATES, num_warps=cut.warps, **options(logits),
+        TURNS=cut.turns, C=CANDIDATES, num_warps=cut.warps,
+        # Rounded as torch rounds, so that equals stay equals.
+        enable_fp_fusion=False, **options(logits),
     )  # fmt: skip
     return out
 
@@ -193,7 +195,7 @@ def _top(  # type: ignore[no-untyped-def]
             if place < first + row % width:
                 draft = tl.load(drafts + lane * stride + place)
                 count += tl.where(token == draft, 1, 0)
-        scaled = tl.where(value > 0, value / scale, value * scale)
+        scaled = tl.where(value > 0, tl.div_rn(value, scale), value * scale)
         value = tl.where(seen | (count > 0), scaled, value)
         value -= tl.where(count > 0, there, 0.0)
         value -= often * count.to(tl.float32)
