@@ -49,8 +49,8 @@ def accept(
         law.probs.contiguous(), law.ids.contiguous(), drafts, proposal.offered,
         (q if q is not None else law.probs).contiguous(), q_ids.contiguous(),
         lanes.index, pool.seed, pool.match, pool.consumed, tokens, accepted, drafts.stride(0),
-        K=width - 1, ROWS=triton.next_power_of_2(max(width, 2)), FOUND=candidates,
-        C=triton.next_power_of_2(candidates), Q_FOUND=of_drafts,
+        width - 1, DRAFTED=width > 1, ROWS=triton.next_power_of_2(max(width, 2)),
+        FOUND=candidates, C=triton.next_power_of_2(candidates), Q_FOUND=of_drafts,
         Q=triton.next_power_of_2(of_drafts), POINTS=q is None, MODE=draws.MODES[acceptance],
         num_warps=WARPS, **options(drafts),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def _residual(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _ratioed(  # type: ignore[no-untyped-def]
     probs, ids, law, law_ids, start, drafts, offered, q, q_ids, q_start, seed, first, rows,
-    K: tl.constexpr, ROWS: tl.constexpr, FOUND: tl.constexpr, C: tl.constexpr,
+    depth, DRAFTED: tl.constexpr, ROWS: tl.constexpr, FOUND: tl.constexpr, C: tl.constexpr,
     Q_FOUND: tl.constexpr, Q: tl.constexpr, POINTS: tl.constexpr,
 ):  # fmt: skip
     """Accepted drafts and the token after them; draws are numbered as `accept_ratio` says."""
@@ -98,47 +98,48 @@ def _ratioed(  # type: ignore[no-untyped-def]
     of_target = tl.sum(tl.where(ids == drafts[:, None], probs, 0.0), 1)
     of_draft = tl.full((ROWS,), 1.0, tl.float32)
     if not POINTS:
-        known = (rows[:, None] < K) & (column[None, :] < Q_FOUND)
+        known = (rows[:, None] < depth) & (column[None, :] < Q_FOUND)
         at = q_start + rows[:, None] * Q_FOUND + column[None, :]
         same = tl.load(q_ids + at, known, other=-1) == drafts[:, None]
         of_draft = tl.sum(tl.where(same, tl.load(q + at, known, other=0.0), 0.0), 1)
     u = uniform(seed, _ACCEPT, first * _STRIDE + rows)
-    kept = (u * of_draft < of_target) & (rows < tl.minimum(offered, K))
+    kept = (u * of_draft < of_target) & (rows < tl.minimum(offered, depth))
     accepted = _leading(kept, rows, ROWS)
-    last = uniform(seed, _ACCEPT, first * _STRIDE + tl.where(accepted == K, K, K + 1))
+    last = uniform(seed, _ACCEPT, first * _STRIDE + tl.where(accepted == depth, depth, depth + 1))
     at = start + accepted * FOUND + candidate
     own = tl.load(law + at, candidate < FOUND, other=0.0)
     own_ids = tl.load(law_ids + at, candidate < FOUND, other=-1)
     left = own
-    if K > 0:
+    if DRAFTED:
         draft = tl.sum(tl.where(rows == accepted, drafts, 0), 0)
-        q_at = q_start + tl.minimum(accepted, K - 1) * Q_FOUND
+        q_at = q_start + tl.minimum(accepted, depth - 1) * Q_FOUND
         less = _residual(own_ids, own, draft, q, q_ids, q_at, column, Q_FOUND, POINTS)
         left = tl.where(accepted < offered, less, own)
         left = tl.where(tl.sum(left, 0) > 0, left, own)
     return accepted, token_at_mass(own_ids, left, last * tl.sum(left, 0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride", "depth"])  # type: ignore[untyped-decorator]
 def _accept(  # type: ignore[no-untyped-def]
     law, law_ids, drafts, offered_by_lane, q, q_ids, index, seeds, match, consumed,
-    tokens, accepted_by_lane, stride, K: tl.constexpr, ROWS: tl.constexpr, FOUND: tl.constexpr,
-    C: tl.constexpr, Q_FOUND: tl.constexpr, Q: tl.constexpr, POINTS: tl.constexpr,
-    MODE: tl.constexpr, PDL: tl.constexpr,
+    tokens, accepted_by_lane, stride, depth, DRAFTED: tl.constexpr, ROWS: tl.constexpr,
+    FOUND: tl.constexpr, C: tl.constexpr, Q_FOUND: tl.constexpr, Q: tl.constexpr,
+    POINTS: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One lane: kept drafts, then the target's own token; by match its own draws to the end."""
     begin(PDL)
     lane = tl.program_id(0).to(tl.int64)
+    depth = depth if DRAFTED else 0
     rows, candidate = tl.arange(0, ROWS), tl.arange(0, C)
-    start, q_start = lane * (K + 1) * FOUND, lane * K * Q_FOUND
-    known = (rows[:, None] <= K) & (candidate[None, :] < FOUND)
+    start, q_start = lane * (depth + 1) * FOUND, lane * depth * Q_FOUND
+    known = (rows[:, None] <= depth) & (candidate[None, :] < FOUND)
     at = start + rows[:, None] * FOUND + candidate[None, :]
     slot = tl.load(index + lane)
     seed, first = tl.load(seeds + slot), tl.load(consumed + slot) + 1
     wait(PDL)
     offered = tl.load(offered_by_lane + lane)
     probs, ids = tl.load(law + at, known, other=0.0), tl.load(law_ids + at, known, other=-1)
-    given = tl.load(drafts + lane * stride + rows, rows < K, other=-2)
+    given = tl.load(drafts + lane * stride + rows, rows < depth, other=-2)
     accepted, said = offered, given
     by_match = MODE == 1
     if MODE == 2:
@@ -149,9 +150,9 @@ def _accept(  # type: ignore[no-untyped-def]
     else:
         kept, token = _ratioed(
             probs, ids, law, law_ids, start, given, offered, q, q_ids, q_start, seed, first, rows,
-            K, ROWS, FOUND, C, Q_FOUND, Q, POINTS,
+            depth, DRAFTED, ROWS, FOUND, C, Q_FOUND, Q, POINTS,
         )  # fmt: skip
         accepted = kept.to(tl.int64)
         said = tl.where(rows == accepted, token, tl.maximum(given, 0))
-    tl.store(tokens + lane * (K + 1) + rows, said, rows <= K)
+    tl.store(tokens + lane * (depth + 1) + rows, said, rows <= depth)
     tl.store(accepted_by_lane + lane, accepted)

@@ -18,6 +18,7 @@ from flarechat.engine.kernels.launch import begin, ended, options, wait
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
+_WIDEST = 8  # rows of the widest round; one variant does for all widths
 # A lane's finish column, as `accept` has it; a test holds the two together.
 RUNNING, STOPPED, EXHAUSTED = 0, 1, 2
 _RUNNING: tl.constexpr = tl.constexpr(RUNNING)
@@ -71,35 +72,37 @@ def pack(
 
 
 def _width(tokens: Tensor) -> dict[str, int]:
+    """The width, which is no part of a variant, and the rows that a program has for it."""
     width = tokens.shape[1]
-    return {"W": width, "ROWS": triton.next_power_of_2(width), "num_warps": 1}
+    rows = max(int(triton.next_power_of_2(width)), _WIDEST)
+    return {"width": width, "ROWS": rows, "num_warps": 1}
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride", "width"])  # type: ignore[untyped-decorator]
 def _inputs(  # type: ignore[no-untyped-def]
-    index, pending, drafts, out, stride, W: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr
+    index, pending, drafts, out, stride, width, ROWS: tl.constexpr, PDL: tl.constexpr
 ):
     begin(PDL)
     lane, row = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS)
     wait(PDL)
     first = tl.load(pending + tl.load(index + lane))
-    draft = tl.load(drafts + lane * stride + row - 1, (row > 0) & (row < W), other=0)
-    tl.store(out + lane * W + row, tl.where(row == 0, first, draft), row < W)
+    draft = tl.load(drafts + lane * stride + row - 1, (row > 0) & (row < width), other=0)
+    tl.store(out + lane * width + row, tl.where(row == 0, first, draft), row < width)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["width"])  # type: ignore[untyped-decorator]
 def _clip(  # type: ignore[no-untyped-def]
     tokens, accepted, index, eos, finish, budget, generated, emitted_out, finish_out,
-    W: tl.constexpr, ROWS: tl.constexpr, EOS: tl.constexpr, PDL: tl.constexpr,
+    width, ROWS: tl.constexpr, EOS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     lane, row, ending = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS), tl.arange(0, EOS)
     wait(PDL)
     slot, kept = tl.load(index + lane), tl.load(accepted + lane)
-    token = tl.load(tokens + lane * W + row, row < W, other=-2)
+    token = tl.load(tokens + lane * width + row, row < width, other=-2)
     ends = tl.load(eos + slot * EOS + ending)
     terminal = tl.max((token[:, None] == ends[None, :]).to(tl.int32), 1) > 0
-    first = tl.min(tl.where(terminal & (row <= kept), row, W), 0).to(tl.int64)
+    first = tl.min(tl.where(terminal & (row <= kept), row, width), 0).to(tl.int64)
     before, left = tl.load(finish + slot), tl.load(budget + slot) - tl.load(generated + slot)
     emitted = tl.minimum(tl.minimum(kept, first) + 1, left)
     ended = tl.where(emitted == left, _EXHAUSTED, _RUNNING)
@@ -109,17 +112,17 @@ def _clip(  # type: ignore[no-untyped-def]
     tl.store(finish_out + lane, tl.where(live, ended, before))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["width"])  # type: ignore[untyped-decorator]
 def _advance(  # type: ignore[no-untyped-def]
     tokens, emitted, finish, index, pending, consumed, generated, finishes, counts, vocabulary,
-    W: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+    width, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     # No kernel begins before this one has ended: those of the next round read, ahead of what they
     # wait for, where the lanes stand and the cache rows of the rounds before.
     lane, row = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS)
     ended(PDL)
     slot, count = tl.load(index + lane), tl.load(emitted + lane)
-    token = tl.load(tokens + lane * W + row, row < count, other=0)
+    token = tl.load(tokens + lane * width + row, row < count, other=0)
     last = tl.sum(tl.where(row == count - 1, token, 0), 0)
     tl.store(pending + slot, last, count > 0)
     tl.store(consumed + slot, tl.load(consumed + slot) + count)
@@ -130,19 +133,20 @@ def _advance(  # type: ignore[no-untyped-def]
     tl.atomic_add(counts + slot * vocabulary + token, one, row < count, sem="relaxed")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["width"])  # type: ignore[untyped-decorator]
 def _pack(  # type: ignore[no-untyped-def]
     offered, accepted, emitted, finish, index, consumed, generated, tokens, out,
-    HEADER: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+    width, HEADER: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     lane, row = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS)
     wait(PDL)
-    slot, to = tl.load(index + lane), out + lane * (HEADER + W)
+    slot, to = tl.load(index + lane), out + lane * (HEADER + width)
     tl.store(to + 0, tl.load(offered + lane))
     tl.store(to + 1, tl.load(accepted + lane))
     tl.store(to + 2, tl.load(emitted + lane))
     tl.store(to + 3, tl.load(finish + lane))
     tl.store(to + 4, tl.load(consumed + slot))
     tl.store(to + 5, tl.load(generated + slot))
-    tl.store(to + HEADER + row, tl.load(tokens + lane * W + row, row < W, other=0), row < W)
+    known = row < width
+    tl.store(to + HEADER + row, tl.load(tokens + lane * width + row, known, other=0), known)

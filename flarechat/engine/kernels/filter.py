@@ -125,9 +125,9 @@ def _likeliest(
         logits, out, lanes.index, pool.counts, pool.prompt_seen.view(torch.uint8),
         filters["repetition_penalty"], filters["presence_penalty"], filters["frequency_penalty"],
         drafts, vocabulary if vocabulary is not None else lanes.index,
-        columns, pool.vocabulary, logits.shape[1], first, drafts.stride(0),
-        DRAFTS=drafts.shape[1], PENALTIES=penalties, MAPPED=vocabulary is not None,
-        TURNS=cut.turns, C=CANDIDATES, num_warps=cut.warps,
+        columns, pool.vocabulary, logits.shape[1], first, drafts.shape[1], drafts.stride(0),
+        PENALTIES=penalties, MAPPED=vocabulary is not None, TURNS=cut.turns, C=CANDIDATES,
+        num_warps=cut.warps,
         # Rounded as torch rounds, so that equals stay equals.
         enable_fp_fusion=False, **options(logits),
     )  # fmt: skip
@@ -163,11 +163,11 @@ def _value(packed):  # type: ignore[no-untyped-def]
     return (ordered ^ ((ordered >> 31) & _LAST)).to(tl.float32, bitcast=True)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["width", "first", "depth", "stride"])  # type: ignore[untyped-decorator]
 def _top(  # type: ignore[no-untyped-def]
     logits, out, index, counts, prompt_seen, repetition, presence, frequency, drafts, vocabulary,
-    columns, tokens, width, first, stride, DRAFTS: tl.constexpr, PENALTIES: tl.constexpr,
-    MAPPED: tl.constexpr, TURNS: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr,
+    columns, tokens, width, first, depth, stride, PENALTIES: tl.constexpr, MAPPED: tl.constexpr,
+    TURNS: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The C likeliest columns of one block of one row, after penalties."""
     begin(PDL)
@@ -191,10 +191,9 @@ def _top(  # type: ignore[no-untyped-def]
     wait(PDL)
     value = tl.load(logits + row.to(tl.int64) * columns + column, known, other=0.0).to(tl.float32)
     if PENALTIES:
-        for place in tl.static_range(DRAFTS):
-            if place < first + row % width:
-                draft = tl.load(drafts + lane * stride + place)
-                count += tl.where(token == draft, 1, 0)
+        for place in range(tl.minimum(first + row % width, depth)):
+            draft = tl.load(drafts + lane * stride + place)
+            count += tl.where(token == draft, 1, 0)
         scaled = tl.where(value > 0, tl.div_rn(value, scale), value * scale)
         value = tl.where(seen | (count > 0), scaled, value)
         value -= tl.where(count > 0, there, 0.0)
@@ -224,7 +223,7 @@ def _filtered(value, known, heat, top_k, top_p, min_p, C: tl.constexpr):  # type
     return tl.where(heat > 0, probs, tl.where(rank == 0, 1.0, 0.0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["width", "step", "depth", "stride"])  # type: ignore[untyped-decorator]
 def _law(  # type: ignore[no-untyped-def]
     likeliest, probs_out, ids_out, index, temperature, top_k, top_p, min_p, vocabulary,
     columns, width, step, depth, seeds, match, consumed, staged, staged_offered, stride,
@@ -235,7 +234,7 @@ def _law(  # type: ignore[no-untyped-def]
     """The law of one row over its C likeliest and, of a draft, its token."""
     begin(PDL)
     row = tl.program_id(0).to(tl.int64)
-    lane = row // width
+    lane = (tl.program_id(0) // width).to(tl.int64)
     place, rank = tl.arange(0, C * 2**TURNS), tl.arange(0, C)
     run = place // C
     if TURNS > 0:

@@ -68,7 +68,7 @@ def _part(dim: int) -> int:
     return min(int(triton.next_power_of_2(dim)), _PART)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["tokens"])  # type: ignore[untyped-decorator]
 def _embed(  # type: ignore[no-untyped-def]
     tokens, table, out, DIM: tl.constexpr, PART: tl.constexpr, PDL: tl.constexpr
 ):
@@ -81,7 +81,7 @@ def _embed(  # type: ignore[no-untyped-def]
     tl.store(out + row * DIM + d, value, d < DIM)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["tokens"])  # type: ignore[untyped-decorator]
 def _pair(  # type: ignore[no-untyped-def]
     hidden, norm_hidden, tokens, table, norm_embedding, out, eps,
     DIM: tl.constexpr, WHOLE: tl.constexpr, PDL: tl.constexpr,

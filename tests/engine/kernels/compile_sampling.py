@@ -32,7 +32,7 @@ def case(kernel: Any, label: str, constants: dict[str, Any], warps: int, **own: 
 
 def laws(columns: int, *, mapped: bool) -> None:
     cut = filters.cut_for(columns)
-    constants = {"DRAFTS": 7, "PENALTIES": True, "MAPPED": mapped, "TURNS": cut.turns, "C": COUNT}
+    constants = {"PENALTIES": True, "MAPPED": mapped, "TURNS": cut.turns, "C": COUNT}
     case(filters._top, f"{columns} columns", constants, cut.warps, tokens="i32")
     turns = (cut.runs - 1).bit_length()
     constants = {"RUNS": cut.runs, "TURNS": turns, "C": COUNT, "MAPPED": mapped,
@@ -46,11 +46,11 @@ def main() -> None:
         laws(columns, mapped=False)
     for drafts, points in ((0, True), (3, False), (7, False), (7, True)):
         rows = triton.next_power_of_2(max(drafts + 1, 2))
-        constants = {"K": drafts, "ROWS": rows, "FOUND": COUNT, "C": COUNT, "POINTS": points,
-                     "Q_FOUND": 1 if points else COUNT, "Q": 1 if points else COUNT,
+        constants = {"DRAFTED": drafts > 0, "ROWS": rows, "FOUND": COUNT, "C": COUNT,
+                     "POINTS": points, "Q_FOUND": 1 if points else COUNT, "Q": 1 if points else COUNT,
                      "MODE": draws.MODES["mixed"]}  # fmt: skip
         case(chain._accept, f"{drafts} drafts", constants, chain.WARPS)
-    rows = {"W": 8, "ROWS": 8}
+    rows = {"ROWS": 8}
     case(commit._inputs, "", rows, 1)
     case(commit._clip, "", rows | {"EOS": 16}, 1)
     case(commit._advance, "", rows, 1, counts="*i32", vocabulary="i32")
