@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _WORDS = {
     "download": "Downloading",
     "prefill": "Reading the prompt",
-    "kernels": "Compiling kernels",
+    "compiling": "Compiling kernels",
+    "kernels": "Trying kernels",
     "graphs": "Capturing rounds",
 }
 

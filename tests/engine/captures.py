@@ -7,7 +7,7 @@ is copied out lands only when its mark is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -47,6 +47,11 @@ class HostCapture:
         self.captured = self.replayed = 0
         self.outputs: list[Tensor] = []
         self.marks: list[HostMark] = []
+
+    def compile(
+        self, works: Sequence[Callable[[], None]], told: Callable[[int, int], None]
+    ) -> None:
+        """Nothing is compiled here."""
 
     def warm(self) -> nullcontext[None]:
         return nullcontext()

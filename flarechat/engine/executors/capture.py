@@ -6,7 +6,7 @@ host. Knows no round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +28,12 @@ class Mark(Arrival, Protocol):
 
 class Capture(Protocol):
     """How work is captured, and what passes from its device to the host."""
+
+    def compile(
+        self, works: Sequence[Callable[[], None]], told: Callable[[int, int], None]
+    ) -> None:
+        """Have compiled what works will launch, if that can be had sooner than by doing them;
+        `told` hears (done, total)."""
 
     def warm(self) -> AbstractContextManager[Any]:
         """Around plain calls of work that will be captured, so that all of it is compiled."""
@@ -57,6 +63,14 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def compile(
+        self, works: Sequence[Callable[[], None]], told: Callable[[int, int], None]
+    ) -> None:
+        """In several processes, where Triton's folder is cold."""
+        from flarechat.engine.kernels.compiling import compile_ahead
+
+        compile_ahead(works, told)
 
     @contextmanager
     def warm(self) -> Iterator[None]:

@@ -119,11 +119,12 @@ class GraphExecutor:
         self._piece.host[:] = 0
         self.staging.upload()
         self._piece.upload()
+        tried = [self._tried(captured) for captured in wanted]
+        self.capture.compile(tried, lambda done, total: progress("compiling", done, total))
         with self.capture.warm():
-            for done, captured in enumerate(wanted):
+            for done, work in enumerate(tried):
                 progress("kernels", done, len(wanted))
-                self._work(captured)()
-                self.pool.consumed.zero_()
+                work()
         for done, captured in enumerate(wanted, start=1):
             self._capture(captured)
             self.pool.consumed.zero_()
@@ -144,6 +145,13 @@ class GraphExecutor:
 
     def _work(self, captured: Captured) -> Callable[[], tuple[Tensor, ...]]:
         return lambda: self._prefill(captured) if captured.prefill else self._play(captured)
+
+    def _tried(self, captured: Captured) -> Callable[[], None]:
+        def work() -> None:
+            self._work(captured)()
+            self.pool.consumed.zero_()
+
+        return work
 
     def _play(self, captured: Captured) -> tuple[Tensor, Tensor]:
         """The page over the lanes that are staged: its record and its logits."""

@@ -47,8 +47,8 @@ def main() -> None:
     for drafts, points in ((0, True), (3, False), (7, False), (7, True)):
         rows = triton.next_power_of_2(max(drafts + 1, 2))
         constants = {"DRAFTED": drafts > 0, "ROWS": rows, "FOUND": COUNT, "C": COUNT,
-                     "POINTS": points, "Q_FOUND": 1 if points else COUNT, "Q": 1 if points else COUNT,
-                     "MODE": draws.MODES["mixed"]}  # fmt: skip
+                     "Q_FOUND": 1 if points else COUNT, "Q": 1 if points else COUNT,
+                     "POINTS": points, "MODE": draws.MODES["mixed"]}  # fmt: skip
         case(chain._accept, f"{drafts} drafts", constants, chain.WARPS)
     rows = {"ROWS": 8}
     case(commit._inputs, "", rows, 1)
