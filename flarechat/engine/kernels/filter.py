@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 CANDIDATES = 64
-_MOST_TURNS = 5
+_FEWEST_TURNS, _MOST_TURNS, _MOST_RUNS = 4, 7, 32
 _BITS: tl.constexpr = tl.constexpr(6)
 _DRAFT: tl.constexpr = tl.constexpr(draws.DRAFT)
 _STRIDE: tl.constexpr = tl.constexpr(draws.DRAFT_STRIDE)
@@ -47,12 +47,15 @@ class Cut:
 
 @functools.cache
 def cut_for(columns: int) -> Cut:
-    """Small blocks, so that many run, but no more than 64 of them if that can be."""
+    """Small blocks, so that many run, but few enough that one warp puts the runs together: what it
+    has to say to itself costs less than what four would have to say to one another."""
     turns = 0
-    while turns < _MOST_TURNS and triton.cdiv(columns, CANDIDATES << turns) > 64:
+    while turns < _MOST_TURNS and columns > CANDIDATES << turns:
+        if turns >= _FEWEST_TURNS and triton.cdiv(columns, CANDIDATES << turns) <= _MOST_RUNS:
+            break
         turns += 1
     runs = triton.cdiv(columns, CANDIDATES << turns)
-    return Cut(runs, turns, min(max(1 << turns >> 2, 1), 8), 4 if runs <= 16 else 8)
+    return Cut(runs, turns, max(4, 1 << turns >> 3), 1 if runs <= _MOST_RUNS else 4)
 
 
 def law(
