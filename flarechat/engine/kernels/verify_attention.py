@@ -133,14 +133,7 @@ def _attend(  # type: ignore[no-untyped-def]
     r = tile * TALL + tl.arange(0, TALL)
     w, there = r // GROUP, r < width * GROUP
     d = tl.arange(0, DIM)
-    slot = tl.load(index + lane)
-    before = tl.load(consumed + slot)
-    live = tl.load(finish + slot) == 0
-    if PREFILLING:
-        live = slot >= 0
-    # Rows at rest see the first key alone, whatever it is.
-    position = before + shift + w
-    position = tl.where(live & (position >= 0), tl.minimum(position, ROWS - 1), 0).to(tl.int32)
+    slot, before, position = _standing(index + lane, consumed, finish, shift + w, ROWS, PREFILLING)
     last = tl.max(tl.where(there, position, 0))
     used = last // (KEYS * BLOCKS) + 1
     if split >= used:
@@ -156,61 +149,100 @@ def _attend(  # type: ignore[no-untyped-def]
         key = tl.load(keys + lines, old, other=0.0)
         value = tl.load(values + lines, old, other=0.0)
     wait(PDL)
-    row = lane * width + w
-    at = (row * (GROUP * KV_HEADS) + head * GROUP + r % GROUP)[:, None] * DIM + d[None, :]
+    row = (lane * width + w) * (GROUP * KV_HEADS) + head * GROUP + r % GROUP
+    at = row[:, None] * DIM + d[None, :]
     own = tl.load(q + at, there[:, None], other=0.0).to(TYPE)
     if BLOCKS == 1:
-        new = (k >= before - 1)[:, None] & (k < end)[:, None]
+        new = ((k >= before - 1) & (k < end))[:, None]
         key = tl.load(keys + lines, new, other=key)
         value = tl.load(values + lines, new, other=value)
-    if BLOCKS == 1:
-        score = tl.dot(own, tl.trans(key.to(TYPE)), input_precision="ieee") * factor
-        score = tl.where(k[None, :] <= position[:, None], score, _NONE)
-        most = tl.max(score, axis=1)
-        share = tl.where(score > _NONE, tl.exp2(score - most[:, None]), 0.0)
-        total = tl.sum(share, axis=1)
-        told = share.to(values.dtype.element_ty).to(TYPE)
-        seen = tl.dot(told, value.to(TYPE), input_precision="ieee")
+        most, total, seen = _looked(own, key, value, k, position, factor, TYPE)
     else:
-        most = tl.full((TALL,), _NONE, tl.float32)
-        total = tl.zeros((TALL,), tl.float32)
-        seen = tl.zeros((TALL, DIM), tl.float32)
-        for start in tl.range(first, end, KEYS, num_stages=STAGES):
-            k = start + tl.arange(0, KEYS)
-            lines = base + k[:, None] * DIM + d[None, :]
-            known = (k < end)[:, None]
-            key = tl.load(keys + lines, known, other=0.0).to(TYPE)
-            score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
-            score = tl.where(k[None, :] <= position[:, None], score, _NONE)
-            higher = tl.maximum(most, tl.max(score, axis=1))
-            share = tl.where(score > _NONE, tl.exp2(score - higher[:, None]), 0.0)
-            kept = tl.exp2(most - higher)
-            value = tl.load(values + lines, known, other=0.0).to(TYPE)
-            total = total * kept + tl.sum(share, axis=1)
-            told = share.to(values.dtype.element_ty).to(TYPE)
-            seen = seen * kept[:, None] + tl.dot(told, value, input_precision="ieee")
-            most = higher
+        most, total, seen = _walked(
+            own, keys, values, base, first, end, position, factor, TALL, KEYS, DIM, STAGES
+        )
     KIND: tl.constexpr = out.dtype.element_ty
     if SPLITS == 1:
         tl.store(out + at, (seen / total[:, None]).to(KIND), there[:, None])
     else:
         group = (tl.program_id(2) * tl.num_programs(1) + tile).to(tl.int64)
-        part = (group * SPLITS + split) * TALL + tl.arange(0, TALL)
-        tl.store(scales + part * 2, most, there)
-        tl.store(scales + part * 2 + 1, total, there)
-        tl.store(sums + part[:, None] * DIM + d[None, :], seen, there[:, None])
-        tl.debug_barrier()
-        earlier = tl.atomic_add(arrived + group, 1, sem="acq_rel")
-        if earlier == used - 1:
+        _left(sums, scales, (group * SPLITS + split) * TALL, most, total, seen, there, TALL, DIM)
+        if tl.atomic_add(arrived + group, 1, sem="acq_rel") == used - 1:
             tl.debug_barrier()
             tl.store(arrived + group, 0)
-            f = tl.arange(0, FEW)
-            few = tile * TALL + f
-            kept = few < width * GROUP
-            merged = _merged(sums, scales, group * SPLITS, used, kept, d,
+            f = tile * TALL + tl.arange(0, FEW)
+            known = f < width * GROUP
+            merged = _merged(sums, scales, group * SPLITS, used, known, d,
                              FEW, TALL, DIM, MERGED)  # fmt: skip
-            to = (lane * width + few // GROUP) * (GROUP * KV_HEADS) + head * GROUP + few % GROUP
-            tl.store(out + to[:, None] * DIM + d[None, :], merged.to(KIND), kept[:, None])
+            to = (lane * width + f // GROUP) * (GROUP * KV_HEADS) + head * GROUP + f % GROUP
+            tl.store(out + to[:, None] * DIM + d[None, :], merged.to(KIND), known[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _standing(  # type: ignore[no-untyped-def]
+    index, consumed, finish, ahead, ROWS: tl.constexpr, PREFILLING: tl.constexpr
+):
+    """A lane's slot, its consumed tokens, and the positions int32 [n] of the rows that far ahead.
+    Rows at rest see the first key alone, whatever it is."""
+    slot = tl.load(index)
+    before = tl.load(consumed + slot)
+    position = before + ahead
+    live = position >= 0
+    if not PREFILLING:
+        live = live & (tl.load(finish + slot) == 0)
+    return slot, before, tl.where(live, tl.minimum(position, ROWS - 1), 0).to(tl.int32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _looked(own, key, value, k, position, factor, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What rows see of the keys numbered k: their highest score, shares in all and values."""
+    score = tl.dot(own, tl.trans(key.to(TYPE)), input_precision="ieee") * factor
+    score = tl.where(k[None, :] <= position[:, None], score, _NONE)
+    most = tl.max(score, axis=1)
+    share = tl.where(score > _NONE, tl.exp2(score - most[:, None]), 0.0)
+    told = share.to(value.dtype).to(TYPE)
+    return most, tl.sum(share, axis=1), tl.dot(told, value.to(TYPE), input_precision="ieee")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _walked(  # type: ignore[no-untyped-def]
+    own, keys, values, base, first, end, position, factor, TALL: tl.constexpr, KEYS: tl.constexpr,
+    DIM: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The same of the keys from `first` to before `end`, block by block."""
+    TYPE: tl.constexpr = own.dtype
+    d = tl.arange(0, DIM)
+    most = tl.full((TALL,), _NONE, tl.float32)
+    total = tl.zeros((TALL,), tl.float32)
+    seen = tl.zeros((TALL, DIM), tl.float32)
+    for start in tl.range(first, end, KEYS, num_stages=STAGES):
+        k = start + tl.arange(0, KEYS)
+        lines = base + k[:, None] * DIM + d[None, :]
+        known = (k < end)[:, None]
+        key = tl.load(keys + lines, known, other=0.0).to(TYPE)
+        score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
+        score = tl.where(k[None, :] <= position[:, None], score, _NONE)
+        higher = tl.maximum(most, tl.max(score, axis=1))
+        share = tl.where(score > _NONE, tl.exp2(score - higher[:, None]), 0.0)
+        kept = tl.exp2(most - higher)
+        value = tl.load(values + lines, known, other=0.0).to(TYPE)
+        total = total * kept + tl.sum(share, axis=1)
+        told = share.to(values.dtype.element_ty).to(TYPE)
+        seen = seen * kept[:, None] + tl.dot(told, value, input_precision="ieee")
+        most = higher
+    return most, total, seen
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _left(  # type: ignore[no-untyped-def]
+    sums, scales, first, most, total, seen, there, TALL: tl.constexpr, DIM: tl.constexpr
+):
+    """Leave a split's part, from row `first` on, for whoever comes last."""
+    part = first + tl.arange(0, TALL)
+    tl.store(scales + part * 2, most, there)
+    tl.store(scales + part * 2 + 1, total, there)
+    tl.store(sums + part[:, None] * DIM + tl.arange(0, DIM)[None, :], seen, there[:, None])
+    tl.debug_barrier()
 
 
 @triton.jit  # type: ignore[untyped-decorator]
