@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from flarechat.engine.kernels import compiling, variants
 
 # Of a model and a head of SmolLM2-135M's shape, every plan of four lanes.
-MOST_VARIANTS = 44
+MOST_VARIANTS = 42
 
 
 def said(folder: Path, *arguments: str) -> list[list[str]]:
@@ -91,6 +92,25 @@ def test_nothing_is_started_where_the_folder_is_warm_or_one_processor_is_there(
     assert not compiling.compile_ahead([int], lambda *step: None, processes=4)
     monkeypatch.setattr(compiling, "stored", lambda variant: False)
     assert not compiling.compile_ahead([int], lambda *step: None, processes=1)
+
+
+def test_new_tensors_are_zeros_in_a_dry_run_and_only_there() -> None:
+    like, made = torch.ones(3, 5), list[torch.Tensor]()
+
+    def work() -> None:
+        made.extend((torch.empty(3, 5), torch.empty_like(like), like.new_empty(2, 3)))
+        made.append(torch.empty_strided((2, 3), (1, 2), dtype=torch.int64))
+
+    # Memory that is asked for is then full of what is no number.
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.inference_mode():
+            assert [] == variants.asked_for([work])
+            work()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+    assert [True] * 4 + [False] * 4 == [not t.any() for t in made]
 
 
 def test_an_error_in_the_dry_run_is_the_plain_ways_to_tell(
