@@ -28,9 +28,9 @@ from flarechat.protocol import MAX_DRAFT_TOKENS, Message
 
 # Each way's settings, and the seconds it may take at most.
 WAYS: dict[str, tuple[dict[str, Any], float]] = {
-    "plain": ({}, 70.0),
-    "prompt lookup": ({"prompt_lookup_num_tokens": MAX_DRAFT_TOKENS}, 50.0),
-    "static cache, compiled": ({"cache_implementation": "static"}, 150.0),
+    "plain": ({}, 45.0),
+    "prompt lookup": ({"prompt_lookup_num_tokens": MAX_DRAFT_TOKENS}, 35.0),
+    "static cache, compiled": ({"cache_implementation": "static"}, 80.0),
 }
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

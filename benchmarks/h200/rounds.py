@@ -48,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--revision", default="", help="the git revision, for the record")
     made.add_argument("--sections", default=",".join(SECTIONS), help="which, joined by commas")
     made.add_argument("--seconds", type=float, default=570, help="for all sections together")
+    made.add_argument(
+        "--box", action="append", default=[], type=boxed, metavar="SECTION=SECONDS",
+        help="another box than usual for a section; may be given again",
+    )  # fmt: skip
     made.add_argument("--executor", default="graph", help="the one beside eager")
     made.add_argument("--device", default="cuda")
     made.add_argument("--dtype", default="bfloat16")
@@ -55,6 +59,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="as little as --dry, of this model")
     made.add_argument("--dry", action="store_true", help="on the CPU, tiny, in seconds")
     return made
+
+
+def boxed(text: str) -> tuple[str, float]:
+    """A section and its seconds, from SECTION=SECONDS."""
+    name, _, seconds = text.partition("=")
+    if name not in SECTIONS:
+        raise argparse.ArgumentTypeError(f"{name!r} is no section")
+    return name, float(seconds)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -84,12 +96,13 @@ def _measure(
 ) -> Sequence[str]:
     """Play sections; those still to play, where a failure took the device with it."""
     desks, sizes = Desks(setup), DRY if asked.dry or asked.quick else FULL
+    seconds = {**sizes.seconds, **dict(asked.box)}
     for place, name in enumerate(names, start=1):
 
         def work(box: Box, section: Section = SECTIONS[name]) -> Mapping[str, Any]:
             return section(run, desks, sizes, asked.executor, box)
 
-        if not run.section(name, work, sizes.seconds[name]):
+        if not run.section(name, work, seconds[name]):
             if device_lost(setup):
                 return names[place:]
             desks.close()
