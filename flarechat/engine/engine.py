@@ -89,7 +89,13 @@ class Engine:
         return bool(self.waiting or self.prefilling or self.playing or self.player.flights)
 
     def step(self) -> None:
-        """Admit what fits, prefill one chunk, launch the rounds that may be, read the oldest."""
+        """Admit what fits, prefill one chunk, launch the rounds that may be, read the oldest.
+
+        A round under way is read before a prompt is set about: its time is its own, and its text
+        does not wait for the prompt.
+        """
+        if self.prefilling or (self.waiting and self._free_slots()):
+            self._drain()
         self._admit()
         if self.prefilling:
             self._guarded(self._prefill_chunk, [self.prefilling[0]])
@@ -120,16 +126,22 @@ class Engine:
 
     def _collect(self) -> None:
         """Read the oldest round under way: what it brought becomes final. One that failed ends
-        its requests; what later rounds bring them is not theirs any more."""
+        its requests, a lane that cannot be read its own; what later rounds bring them is not
+        theirs any more."""
         if not self.player.flights:
             return
         concerned = self.player.flights[0].answers
         try:
-            for answer, played in self.player.collect():
-                if answer in self.playing:
-                    self._settle(answer, played)
+            collected = self.player.collect()
         except Exception as failure:
             self._fail(concerned, failure)
+            return
+        for answer, played in collected:
+            try:
+                if answer in self.playing:
+                    self._settle(answer, played)
+            except Exception as failure:
+                self._fail([answer], failure)
 
     def _admit(self) -> None:
         while self.waiting and (free := self._free_slots()):

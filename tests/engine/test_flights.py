@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
@@ -327,3 +329,66 @@ def test_by_ratio_too_the_rounds_are_those_of_one_at_a_time(desk: Make) -> None:
 
     assert len(played[0]) > 10
     assert played[0] == played[1]
+
+
+def test_a_rounds_time_is_its_own_though_a_prompt_comes_between(
+    desk: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, now = late(desk(lanes=2)), [0.0]
+
+    def tick() -> float:
+        now[0] += 1e-3
+        return now[0]
+
+    monkeypatch.setattr("flarechat.engine.player.time", SimpleNamespace(perf_counter=tick))
+    executor = made.engine.executor
+    encode, prefill = made.engine.language.encode_chat, executor.prefill
+
+    def slow(plain: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            now[0] += 100.0
+            return plain(*args)
+
+        return call
+
+    language = replace(made.engine.language, encode_chat=slow(encode))
+    monkeypatch.setattr(made.engine, "language", language)
+    monkeypatch.setattr(executor, "prefill", slow(prefill))
+    first = made.request("hello", sampling=GREEDY, max_tokens=60, speculation=FIXED)
+    made.engine.submit(first)
+    for _ in range(8):
+        made.engine.step()
+    second = made.request("hello the in the", sampling=GREEDY, max_tokens=9, speculation=FIXED)
+    assert 1 == len(made.engine.player.flights)
+    made.engine.submit(second)
+    made.run()
+
+    assert 2 == executor.most  # type: ignore[attr-defined]
+    assert 2 == max(r.lanes for r in made.rounds(first.id))
+    assert max(r.ms for request in (first, second) for r in made.rounds(request.id)) < 1e3
+
+
+def test_a_lane_that_cannot_be_read_ends_and_those_beside_it_go_on(
+    desk: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = late(desk(lanes=2))
+    texts = ("hello", "the")
+    asked = [made.request(t, sampling=GREEDY, max_tokens=30, speculation=FIXED) for t in texts]
+    for request in asked:
+        made.engine.submit(request)
+    while len(made.engine.playing) < 2:
+        made.engine.step()
+    assert made.engine.player.flights
+    (broken,) = [a for a in made.engine.playing if a.request.id == asked[0].id]
+
+    def fail(*_: object) -> None:
+        raise ValueError("torn")
+
+    monkeypatch.setattr(broken, "take", fail)
+    made.run()
+
+    assert ["error", "length"] == [made.finished(request.id).reason for request in asked]
+    alone, _ = desk().answer(replace(asked[1], id="alone"))
+    assert alone.text == made.finished(asked[1].id).text
+    for slot in range(2):
+        assert_holds(made.engine, slot, desk().engine)
