@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+from contextlib import suppress
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 
-from flarechat.engine.kernels import chain, commit, filter, lookups, qkv, tall  # noqa: A004, F401
-from flarechat.engine.kernels.variants import Variant
+from flarechat.engine.kernels.variants import Variant, settle_keys
 
 
 class Absent:
@@ -43,14 +43,20 @@ class Absent:
 def compile_one(variant: Variant) -> bool:
     """Compile a variant, or find it compiled; whether that went well."""
     try:
-        variant.kernel.preload(variant.data)
+        made = variant.kernel.preload(variant.data)
     except Exception:
         return False
+    # Some versions of Triton have a C compiler make the call of every signature.
+    with suppress(Exception):
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(made.src, made.metadata)
     return True
 
 
 def main() -> None:
     """Compile what is asked for on the standard input."""
+    settle_keys()
     lines: list[Any] = [json.loads(line) for line in sys.stdin]
     (target, processes), wanted = lines[0], [Variant(*line) for line in lines[1:]]
     triton.runtime.driver.set_active(Absent(GPUTarget(*target)))

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 import triton
 
-from flarechat.engine.kernels.variants import Variant, Work, asked_for, stored
+from flarechat.engine.kernels.variants import Variant, Work, asked_for, settle_keys, stored
 
 MOST = 16  # processes
 SAMPLED = 16  # of so many works one tells whether the folder is cold
@@ -34,6 +34,7 @@ def compile_ahead(works: Sequence[Work], told: Told, processes: int | None = Non
     if processes < 2:
         return False
     try:
+        settle_keys()
         if all(stored(variant) for variant in asked_for((*works[::SAMPLED], works[-1]))):
             return False
         with _compiler() as compiler:

@@ -22,6 +22,10 @@ from triton.compiler import make_backend
 from triton.runtime.cache import get_cache_key, get_cache_manager
 
 Work = Callable[[], object]
+_MODULES = (
+    "launch", "largest", "draws", "products", "qkv", "tall", "verify_attention", "lookups",
+    "filter", "chain", "commit",
+)  # fmt: skip
 _EMPTY = {
     torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default,
     torch.ops.aten.empty_strided.default, torch.ops.aten.new_empty.default,
@@ -40,6 +44,19 @@ class Variant:
     def kernel(self) -> Any:
         """The function itself."""
         return getattr(import_module(self.module), self.name)
+
+
+def settle_keys() -> None:
+    """Have every kernel's key in Triton's folder known, in one order and before any is compiled.
+
+    A version of Triton keeps a kernel under another key if one that it calls was keyed before it,
+    so that neither another process nor the next start would find what is there.
+    """
+    for name in _MODULES:
+        module = import_module(f"{__package__}.{name}")
+        for value in vars(module).values():
+            if isinstance(value, triton.JITFunction):
+                assert value.cache_key
 
 
 def asked_for(works: Iterable[Work]) -> list[Variant]:

@@ -24,6 +24,7 @@ from flarechat.engine.kernels import (
     commit,
     compiling,
     launch,
+    lookups,
     products,
     qkv,
     tall,
@@ -36,6 +37,7 @@ from flarechat.engine.recipes.llama import mtp as heads
 from flarechat.engine.recipes.llama.weights import shapes
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.staging import Staging
+from flarechat.engine.window import Window
 from tests.engine.captures import HostCapture
 
 CPU, LANES, CONTEXT = torch.device("cpu"), 4, 8192
@@ -89,17 +91,19 @@ def works() -> list[variants.Work]:
 
 
 def small_works() -> list[variants.Work]:
-    """What takes no long time to compile: three kernels."""
+    """What takes no long time to compile: four kernels."""
     lanes = Lanes(SlotPool(2, 16, 48, CPU), (0, 1))
     drafts = torch.zeros(2, 3, dtype=torch.int64)
     counts = torch.zeros(2, dtype=torch.int64)
     tokens = torch.zeros(2, 4, dtype=torch.int64)
     x, weight = (torch.zeros(n, 32, dtype=torch.bfloat16) for n in (4, 16))
+    rows, hidden = (torch.zeros(2, n, 32, dtype=torch.bfloat16) for n in (40, 4))
     return [
         lambda: commit.inputs(lanes, drafts),
         lambda: commit.clip(tokens, counts, lanes),
         lambda: commit.inputs(lanes, drafts[:, :1]),
         lambda: products.plain(x, weight),
+        lambda: lookups.store(rows, hidden, Window(lanes, 4)),
     ]
 
 
