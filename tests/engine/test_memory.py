@@ -22,6 +22,8 @@ from flarechat.engine.plan import Plan
 from flarechat.engine.round import play_round
 from flarechat.engine.slot import Lanes, SlotPool
 from flarechat.engine.staging import Staging
+from flarechat.engine.state.hidden import HiddenState
+from flarechat.engine.state.kv import KVState
 from flarechat.errors import ModelError
 from flarechat.protocol import Ready, Sampling
 from tests.engine import tiny
@@ -155,6 +157,22 @@ def test_captured_rounds_are_bounded_by_the_widest_of_them() -> None:
     assert one < scratch(catalogue(2), SIZES) < scratch(catalogue(4), SIZES)
     assert scratch(catalogue(4, 4), SIZES) < scratch(catalogue(4, 8), SIZES)
     assert scratch(catalogue(learned=False), SIZES) < one
+
+
+@pytest.mark.parametrize(("learned", "kv_heads"), [(False, 8), (True, 8), (True, 1)])
+def test_a_slot_on_its_way_to_another_is_within_the_bound(learned: bool, kv_heads: int) -> None:
+    context = 1 << 17
+    long = Catalogue(slots=2, capacity=2, context=context, extent=context + 8, learned=learned)
+    sizes = replace(
+        SIZES, kv_heads=kv_heads, head_dim=128, hidden=1024, drafts=1024 if learned else 0
+    )
+    one = KVState(1, 1, 24, kv_heads, 128, torch.bfloat16, tiny.CPU)
+    tail = HiddenState(1, 24, 1024, torch.bfloat16, tiny.CPU)
+    most = max(t.nbytes for t in (*one.tensors().values(), tail.rows if learned else one.keys[0]))
+    passing = most * (context + 16) // (24 + 16)
+
+    assert passing + len(long.all()) * CAPTURE + SLACK <= scratch(long, sizes)
+    assert scratch(replace(long, slots=1), sizes) < passing
 
 
 class Alive(TorchDispatchMode):

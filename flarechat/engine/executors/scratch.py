@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flarechat.engine.executors.catalogue import Captured, Catalogue
 from flarechat.engine.offer import runs_chain
+from flarechat.engine.slot import SCRATCH_ROWS
 
 # Bytes for each row and token of the vocabulary while a law over all of it is made: logits as
 # floats, counts, both sorted, what each filter leaves; 41 are alive at once, a sort has its own.
@@ -41,7 +42,15 @@ class Sizes:
 def scratch(catalogue: Catalogue, sizes: Sizes) -> int:
     """Bytes that all captures of a catalogue take at most."""
     wanted = catalogue.all()
-    return max(alive_at_most(one, sizes) for one in wanted) + len(wanted) * CAPTURE + SLACK
+    most = max(alive_at_most(one, sizes) for one in wanted)
+    return max(most, copied(catalogue, sizes)) + len(wanted) * CAPTURE + SLACK
+
+
+def copied(catalogue: Catalogue, sizes: Sizes) -> int:
+    """Bytes on their way while one slot is copied to another: one tensor's of all its rows."""
+    features = max(sizes.kv_heads * sizes.head_dim, sizes.hidden if sizes.drafts else 0)
+    rows = catalogue.context + 2 * SCRATCH_ROWS
+    return rows * features * sizes.itemsize if catalogue.slots > 1 else 0
 
 
 def alive_at_most(captured: Captured, sizes: Sizes) -> int:
