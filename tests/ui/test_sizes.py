@@ -7,11 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from rich.style import Style
 
 from flarechat.config import Settings
 from flarechat.ui import themes
 from flarechat.ui.format import ASCII, UNICODE, glyphs
 from flarechat.ui.screens.telemetry import TelemetryScreen
+from flarechat.ui.widgets.lines import Line
+from tests.fakes import ScriptedEngine
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, check_snapshot, played
 
@@ -37,6 +40,28 @@ def test_the_chat_looks_as_stored(size: tuple[int, int]) -> None:
             check_snapshot(f"chat-{size[0]}x{size[1]}", chat.text)
 
     run()
+
+
+@played
+async def test_the_panels_end_with_a_whole_frame_with_a_row_of_tabs_and_without() -> None:
+    async with chatting(size=(120, 36)) as chat:
+        await chat.say("hello")
+        await chat.answer()
+        await chat.press("ctrl+n")
+        await chat.beat()
+        *_, title, hits, edge = beside(chat)
+        await chat.press("ctrl+d")
+        await chat.beat()
+        *_, hits_alone, last, edge_alone = beside(chat)
+
+        assert "History copy" in title and "hit 0/0" in hits
+        assert "hit 0/2" in hits_alone and "last: none yet" in last
+        assert "╰" + "─" * 39 + "╯" == edge == edge_alone
+
+
+def beside(chat: Chat) -> list[str]:
+    """The lines of the panels beside the chat."""
+    return [line[79:] for line in chat.text.splitlines()[1:31]]
 
 
 @played
@@ -150,3 +175,35 @@ def test_the_interface_imports_no_torch() -> None:
     )
 
     assert "[]" == done.stdout.strip()
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_keys_in_a_row_of_buttons_look_alike_and_a_hint_is_fainter_than_a_tab(theme: str) -> None:
+    @played
+    async def run() -> None:
+        settings = Settings(theme=theme)
+        async with chatting(ScriptedEngine(lanes=2), size=(120, 36), settings=settings) as chat:
+            await chat.say("hello")
+            await chat.answer()
+            await chat.press("ctrl+n")
+            await chat.say("/fan 2 hello")
+            await chat.answer()
+            keys = colours(chat.screen.tabs.current.fan.query_one(Line))
+            tabs = colours(chat.screen.query_one("#tabs", Line))
+
+            assert keys["enter"].color == keys["1-2"].color == keys["tab"].color
+            assert contrast(tabs["1 hello"]) > contrast(tabs["f8 f9 go  ctrl+d close"]) > 80
+
+    run()
+
+
+def colours(line: Line) -> dict[str, Style]:
+    """What is written in each style, without the blanks around it."""
+    return {part.text.strip(): part.style for part in line.render_line(0) if part.style}
+
+
+def contrast(style: Style) -> int:
+    """How far the letters are from what is behind them, 0 to 765."""
+    assert style.color and style.bgcolor
+    pairs = zip(style.color.get_truecolor(), style.bgcolor.get_truecolor(), strict=True)
+    return sum(abs(letter - ground) for letter, ground in pairs)

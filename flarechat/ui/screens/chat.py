@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 
 from flarechat.errors import FlarechatError, UsageError
 from flarechat.textsafe import strip_controls
@@ -28,7 +28,8 @@ from flarechat.ui.panes import Pane
 from flarechat.ui.screens.windows import Windows
 from flarechat.ui.tabs import Tabs
 from flarechat.ui.widgets.lines import Header, KeyBar, Line
-from flarechat.ui.widgets.panels import CompactPanel, all_panels
+from flarechat.ui.widgets.panels import CompactPanel
+from flarechat.ui.widgets.side import Side
 from flarechat.ui.widgets.tabbar import TabBar
 from flarechat.ui.widgets.transcript import Transcript
 
@@ -69,8 +70,7 @@ class ChatScreen(Windows):
         yield TabBar(self.marks, "tabs")
         with Horizontal(id="body"):
             yield self.tabs.current.box
-            with VerticalScroll(id="side", can_focus=False):
-                yield from all_panels(self.marks, self.name_origin)
+            yield Side(self.marks, self.name_origin)
         yield CompactPanel(self.marks)
         yield Line(self.marks, "hint")
         with Vertical(id="prompts"):

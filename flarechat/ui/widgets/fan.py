@@ -89,11 +89,11 @@ class FanBar(Line):
             text = f"[{column.number + 1} {word}]" if here else f" {column.number + 1} {word} "
             button = Content.styled(text, "bold" if here else "")
             line += button.stylize(_click(f"screen.mark_answer({column.number})")) + Content(" ")
-        pick = Content.assemble(("enter", "bold $text-accent"), f" go on with {self.marked + 1}")
+        pick = Content.assemble(("enter", "bold"), f" go on with {self.marked + 1}")
         hints = [
             pick.stylize(_click(f"screen.pick_answer({self.marked})")),
-            Content.assemble((f"1-{len(self.columns)}", "bold $text-accent"), " show"),
-            Content.assemble(("tab", "bold $text-accent"), " prompt"),
+            Content.assemble((f"1-{len(self.columns)}", "bold"), " show"),
+            Content.assemble(("tab", "bold"), " prompt"),
         ]
         for hint in hints:
             if line.cell_length + hint.cell_length + 2 <= self.size.width:

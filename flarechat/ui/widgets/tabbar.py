@@ -67,5 +67,5 @@ class TabBar(Line):
             line += Content.styled(text, style).stylize(click) + Content(" ")
         room = self.size.width - line.cell_length
         if room > len(HINT):
-            line += Content.styled(HINT.rjust(room), "$text-muted")
+            line += Content.styled(HINT.rjust(room), "$foreground 60%")
         return line.truncate(self.size.width)
