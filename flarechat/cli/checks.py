@@ -46,7 +46,7 @@ def examine() -> tuple[Report, list[FlarechatError]]:
     settings = _tried(lambda: load_settings({}), problems) or Settings()
     report: Report = {
         "versions": _versions(),
-        "engine": _engine(settings.executor),
+        "engine": _engine(settings.executor, problems),
         "machine": _machine(),
         "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
         "mtp": _tried(lambda: _mtp(settings), problems) or {"head": None},
@@ -79,14 +79,17 @@ def _versions() -> dict[str, Any]:
     return found
 
 
-def _engine(asked: str) -> dict[str, Any]:
-    """The device, and how rounds would be run on it by a model that can be captured."""
+def _engine(asked: str, problems: list[FlarechatError]) -> dict[str, Any]:
+    """The device, and how rounds would be run on it by a model that can be captured; what was
+    asked for and cannot be is a problem, as every start would end with it.
+    """
     found = _device()
     cuda, kernels = str(found.get("device")).startswith("cuda"), find_spec("triton") is not None
     try:
         name, why = executors.choose(asked, cuda=cuda, kernels=kernels, capturable=True)
     except FlarechatError as error:
-        name, why = asked, error.message
+        problems.append(error)
+        return {"executor": None, "why": error.message} | found
     return {"executor": name, "why": why} | found
 
 

@@ -109,3 +109,18 @@ def test_the_doctor_names_what_is_wrong(cli: Cli, monkeypatch: pytest.MonkeyPatc
     assert 2 == got.code
     assert "unknown: torch does not start (no module named torch)" in got.out
     assert "'colour' is not a setting" in got.err
+
+
+def test_an_executor_that_would_end_every_start_is_named_as_wrong(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print('{"device": "cpu"}')')
+    monkeypatch.setenv("FLARECHAT_EXECUTOR", "graph")
+
+    text, got = cli("doctor"), cli("doctor", "--json")
+    report = json.loads(got.out)
+
+    assert (2, 2) == (text.code, got.code)
+    assert "--executor graph is not available" in text.err and "Use auto or eager." in text.err
+    assert report["engine"]["executor"] is None
+    assert "cpu" == report["engine"]["device"] and report["problems"]
