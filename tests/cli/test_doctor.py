@@ -114,7 +114,7 @@ def test_the_doctor_names_what_is_wrong(cli: Cli, monkeypatch: pytest.MonkeyPatc
 def test_an_executor_that_would_end_every_start_is_named_as_wrong(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print('{"device": "cpu"}')')
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu"}\')')
     monkeypatch.setenv("FLARECHAT_EXECUTOR", "graph")
 
     text, got = cli("doctor"), cli("doctor", "--json")
