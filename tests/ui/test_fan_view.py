@@ -286,3 +286,14 @@ async def test_a_fan_in_ascii_uses_nothing_else() -> None:
         await fanned(chat, 4)
 
         assert [] == [c for c in chat.text if ord(c) > 126]
+
+
+@played
+async def test_where_states_do_not_fit_in_the_row_every_answer_has_its_number_there() -> None:
+    engine = ScriptedEngine([words(text) for text in (RED, GREEN, BLUE, "grey")], lanes=4)
+    async with chatting(engine, size=(40, 12)) as chat:
+        await fanned(chat, 2, "/fan 4 Name a colour.")
+        await chat.press("4")
+        row = next(line for line in chat.text.splitlines() if "[4" in line)
+
+        assert row.startswith("  1   2   3  [4 ")

@@ -82,13 +82,9 @@ class FanBar(Line):
         self.say(" ".join(column.word for column in columns) + f" {marked}")
 
     def render(self) -> Content:
-        line = Content(" ")
-        for column in self.columns:
-            here = column.number == self.marked
-            word = column.word.removesuffix(" for a free lane")
-            text = f"[{column.number + 1} {word}]" if here else f" {column.number + 1} {word} "
-            button = Content.styled(text, "bold" if here else "")
-            line += button.stylize(_click(f"screen.mark_answer({column.number})")) + Content(" ")
+        line = self._buttons(bare=False)
+        if line.cell_length > self.size.width:
+            line = self._buttons(bare=True)
         pick = Content.assemble(("enter", "bold"), f" go on with {self.marked + 1}")
         hints = [
             pick.stylize(_click(f"screen.pick_answer({self.marked})")),
@@ -99,6 +95,17 @@ class FanBar(Line):
             if line.cell_length + hint.cell_length + 2 <= self.size.width:
                 line += Content("  ") + hint
         return line.truncate(self.size.width)
+
+    def _buttons(self, *, bare: bool) -> Content:
+        """Every answer's number and state; `bare` leaves the state to the one that is shown."""
+        line = Content(" ")
+        for column in self.columns:
+            here = column.number == self.marked
+            word = "" if bare and not here else column.word.removesuffix(" for a free lane")
+            text = f"{column.number + 1} {word}".rstrip()
+            button = Content.styled(f"[{text}]" if here else f" {text} ", "bold" if here else "")
+            line += button.stylize(_click(f"screen.mark_answer({column.number})")) + Content(" ")
+        return line
 
 
 def _click(action: str) -> Style:
