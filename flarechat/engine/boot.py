@@ -225,7 +225,7 @@ def _capacity(asked: int, lanes: int) -> int:
     if asked < lanes:
         raise SettingsError(
             f"--speculative-token-capacity {asked} is out of range.",
-            f"{lanes} lane(s) verify at least {lanes} token(s) a round.",
+            f"Give {lanes} or more, one for each answer at once.",
         )
     return asked
 
