@@ -35,9 +35,6 @@ class Logprobs:
 class Arrival(Protocol):
     """When a frame is there: an event of the device's."""
 
-    def query(self) -> bool:
-        """Whether it is there now."""
-
     def synchronize(self) -> None:
         """Wait until it is."""
 

@@ -33,9 +33,6 @@ class HostMark:
     def record(self) -> None:
         self.recorded += 1
 
-    def query(self) -> bool:
-        return True
-
     def synchronize(self) -> None:
         self.waited += 1
 
