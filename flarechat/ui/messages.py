@@ -58,7 +58,11 @@ class AnswerPicked(Message):
 
 
 class PromptWanted(Message):
-    """Turn mode was left."""
+    """Turn mode was left, or a fan; `typed` is what began a message there."""
+
+    def __init__(self, typed: str = "") -> None:
+        super().__init__()
+        self.typed = typed
 
 
 class FollowAsked(Message):

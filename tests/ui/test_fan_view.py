@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual import events
 
 from flarechat.protocol import ErrorInfo, Finished
 from flarechat.sessions import store
@@ -297,3 +298,18 @@ async def test_where_states_do_not_fit_in_the_row_every_answer_has_its_number_th
         row = next(line for line in chat.text.splitlines() if "[4" in line)
 
         assert row.startswith("  1   2   3  [4 ")
+
+
+@played
+async def test_a_message_begun_over_a_fan_lands_in_the_prompt_and_picks_nothing() -> None:
+    async with chatting(three()) as chat:
+        fan = await fanned(chat, 12)
+        await chat.press("2")
+        for key in "But why?":
+            chat.app.post_message(events.Key(key, key))
+        await chat.pilot.pause()
+        await chat.press("enter")
+
+        assert "But why?" == chat.prompt.text and chat.prompt.has_focus
+        assert 3 == len(chat.bridge.conversation.fan) and fan.display and 1 == fan.marked
+        assert "Pick one" in " ".join(chat.text.split())

@@ -166,8 +166,10 @@ class ChatScreen(Windows):
     def on_remarked(self, message: messages.Remarked) -> None:
         self.remark(message.text)
 
-    def on_prompt_wanted(self) -> None:
+    def on_prompt_wanted(self, message: messages.PromptWanted) -> None:
         self.prompt.focus()
+        if message.typed:
+            self.prompt.insert(message.typed)
 
     def on_follow_asked(self) -> None:
         self.action_follow()

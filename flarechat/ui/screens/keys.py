@@ -51,7 +51,7 @@ KEYS = (
     ("up, down, j, k, pageup, pagedown", "scroll the marked answer"),
     ("y", "copy it"),
     ("esc", "stop all of them"),
-    ("tab, i", "to the prompt"),
+    ("tab, i, any other letter", "to the prompt, where such a letter begins a message"),
     ("Turn mode (shift+tab, ctrl+up)", ""),
     ("j, k, g, G", "next, previous, first, last turn"),
     ("y", "copy the turn"),

@@ -24,6 +24,7 @@ from flarechat.ui.widgets.turn import TailView, TurnView, draw, state_word
 
 NARROWEST = 28
 SIDE_BY_SIDE = 100
+OWN = frozenset("1234hjkliy\n")  # the keys of a fan that a message may hold too
 
 
 class AnswerView(TurnView):
@@ -135,6 +136,7 @@ class FanView(Vertical, can_focus=True):
         super().__init__(classes="fan")
         self.marks, self._waits = marks, waits
         self.marked = 0
+        self._typed = False
         self._columns: list[AnswerColumn] = []
         self.display = False
 
@@ -204,3 +206,16 @@ class FanView(Vertical, can_focus=True):
 
     def action_leave(self) -> None:
         self.post_message(messages.PromptWanted())
+
+    def on_focus(self) -> None:
+        self._typed = False
+
+    def on_key(self, event: events.Key) -> None:
+        """Any letter but its own begins a message: the focus came here without being asked. What
+        is typed on before the focus has moved, be it a key of the fan, belongs to it.
+        """
+        typed = "\n" if event.key == "enter" else event.character if event.is_printable else ""
+        if typed and (self._typed or typed not in OWN):
+            self._typed = True
+            event.stop().prevent_default()
+            self.post_message(messages.PromptWanted(typed))
