@@ -63,5 +63,6 @@ def alive_at_most(captured: Captured, sizes: Sizes) -> int:
     features = (2 * sizes.taps + 6) * sizes.hidden + 4 * sizes.inner + 3 * wide
     tiles = -(-captured.plan.width * sizes.heads // (TILE * sizes.kv_heads))
     parts = lanes * sizes.kv_heads * tiles * PARTS * TILE
-    sums = 0 if captured.prefill else 4 * parts * (sizes.head_dim + 2)
+    padded = 1 << max(sizes.head_dim - 1, 15).bit_length()
+    sums = 0 if captured.prefill else 4 * parts * (padded + 2)
     return rows * features * sizes.itemsize + sums + law

@@ -38,7 +38,7 @@ def project(
     _, kv_heads, _, dim = keys.shape
     heads = len(weight) // dim - 2 * kv_heads
     cut = cut or TUNED.get((len(weight), wide)) or Cut(block=8)
-    block = min(cut.block, dim // 2)
+    block = min(cut.block, 1 << ((dim // 2).bit_length() - 1))
     first = 0 if queries else heads
     out = torch.empty(batch, width, heads - first, dim, dtype=x.dtype, device=x.device)
     cos, sin = angles

@@ -68,16 +68,23 @@ def attend(
     tiles = triton.cdiv(width * group, tall)
     out = torch.empty(batch, width, heads * dim, dtype=q.dtype, device=q.device)
     parts = batch * kv_heads * tiles * splits * tall if splits > 1 else 1
-    sums = torch.empty(parts, dim, dtype=torch.float32, device=q.device)
+    padded = padded_for(dim)
+    sums = torch.empty(parts, padded, dtype=torch.float32, device=q.device)
     scales = torch.empty(parts, 2, dtype=torch.float32, device=q.device)
     _attend[(splits, tiles, batch * kv_heads)](
         q, keys, values, out, sums, scales, counters(q.device, batch * kv_heads * tiles),
         keys.stride(0), keys.stride(1), math.log2(math.e) / math.sqrt(dim), **places(window),
-        GROUP=group, KV_HEADS=kv_heads, DIM=dim, ROWS=capacity, TALL=tall, KEYS=split.keys,
-        BLOCKS=own.blocks, SPLITS=splits, MERGED=split.merged, FEW=_few(width * group, tall),
+        GROUP=group, KV_HEADS=kv_heads, DIM=dim, PADDED=padded, ROWS=capacity, TALL=tall,
+        KEYS=split.keys, BLOCKS=own.blocks, SPLITS=splits, MERGED=split.merged,
+        FEW=_few(width * group, tall),
         TYPE=product_type(q), STAGES=split.stages, num_warps=split.warps, **options(q),
     )  # fmt: skip
     return out
+
+
+def padded_for(dim: int) -> int:
+    """The dimensions of a head in a tile: a power of two, and as many as a product needs."""
+    return max(int(triton.next_power_of_2(dim)), 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +128,10 @@ def _counters(device: torch.device) -> Tensor:
 def _attend(  # type: ignore[no-untyped-def]
     q, keys, values, out, sums, scales, arrived, slot_step, head_step, factor,
     index, consumed, finish, width, shift, spare, PREFILLING: tl.constexpr,
-    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
-    TALL: tl.constexpr, KEYS: tl.constexpr, BLOCKS: tl.constexpr, SPLITS: tl.constexpr,
-    MERGED: tl.constexpr, FEW: tl.constexpr, TYPE: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
+    ROWS: tl.constexpr, TALL: tl.constexpr, KEYS: tl.constexpr, BLOCKS: tl.constexpr,
+    SPLITS: tl.constexpr, MERGED: tl.constexpr, FEW: tl.constexpr, TYPE: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile of rows of a lane and kv head: rows w * GROUP + g, in that order."""
     begin(PDL)
@@ -132,7 +139,7 @@ def _attend(  # type: ignore[no-untyped-def]
     lane, head = tl.program_id(2) // KV_HEADS, tl.program_id(2) % KV_HEADS
     r = tile * TALL + tl.arange(0, TALL)
     w, there = r // GROUP, r < width * GROUP
-    d = tl.arange(0, DIM)
+    d = tl.arange(0, PADDED)
     slot, before, position = _standing(index + lane, consumed, finish, shift + w, ROWS, PREFILLING)
     last = tl.max(tl.where(there, position, 0))
     used = last // (KEYS * BLOCKS) + 1
@@ -145,37 +152,39 @@ def _attend(  # type: ignore[no-untyped-def]
     lines = base + k[:, None] * DIM + d[None, :]
     if BLOCKS == 1:
         # All but the newest rows are there since an earlier round.
-        old = (k < tl.minimum(before - 1, end))[:, None]
+        old = _within(k < tl.minimum(before - 1, end), d, DIM, PADDED)
         key = tl.load(keys + lines, old, other=0.0)
         value = tl.load(values + lines, old, other=0.0)
     wait(PDL)
     row = (lane * width + w) * (GROUP * KV_HEADS) + head * GROUP + r % GROUP
     at = row[:, None] * DIM + d[None, :]
-    own = tl.load(q + at, there[:, None], other=0.0).to(TYPE)
+    shown = _within(there, d, DIM, PADDED)
+    own = tl.load(q + at, shown, other=0.0).to(TYPE)
     if BLOCKS == 1:
-        new = ((k >= before - 1) & (k < end))[:, None]
+        new = _within((k >= before - 1) & (k < end), d, DIM, PADDED)
         key = tl.load(keys + lines, new, other=key)
         value = tl.load(values + lines, new, other=value)
         most, total, seen = _looked(own, key, value, k, position, factor, TYPE)
     else:
         most, total, seen = _walked(
-            own, keys, values, base, first, end, position, factor, TALL, KEYS, DIM, STAGES
+            own, keys, values, base, first, end, position, factor, TALL, KEYS, DIM, PADDED, STAGES
         )
     KIND: tl.constexpr = out.dtype.element_ty
     if SPLITS == 1:
-        tl.store(out + at, (seen / total[:, None]).to(KIND), there[:, None])
+        tl.store(out + at, (seen / total[:, None]).to(KIND), shown)
     else:
         group = (tl.program_id(2) * tl.num_programs(1) + tile).to(tl.int64)
-        _left(sums, scales, (group * SPLITS + split) * TALL, most, total, seen, there, TALL, DIM)
+        _left(sums, scales, (group * SPLITS + split) * TALL, most, total, seen, there, TALL, PADDED)
         if tl.atomic_add(arrived + group, 1, sem="acq_rel") == used - 1:
             tl.debug_barrier()
             tl.store(arrived + group, 0)
             f = tile * TALL + tl.arange(0, FEW)
             known = f < width * GROUP
             merged = _merged(sums, scales, group * SPLITS, used, known, d,
-                             FEW, TALL, DIM, MERGED)  # fmt: skip
+                             FEW, TALL, PADDED, MERGED)  # fmt: skip
             to = (lane * width + f // GROUP) * (GROUP * KV_HEADS) + head * GROUP + f % GROUP
-            tl.store(out + to[:, None] * DIM + d[None, :], merged.to(KIND), known[:, None])
+            to = out + to[:, None] * DIM + d[None, :]
+            tl.store(to, merged.to(KIND), _within(known, d, DIM, PADDED))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -194,6 +203,15 @@ def _standing(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _within(rows, d, DIM: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of rows [n] and dimensions [PADDED] are there: all dimensions, where none is added."""
+    if PADDED == DIM:
+        return rows[:, None]
+    else:
+        return rows[:, None] & (d < DIM)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _looked(own, key, value, k, position, factor, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
     """What rows see of the keys numbered k: their highest score, shares in all and values."""
     score = tl.dot(own, tl.trans(key.to(TYPE)), input_precision="ieee") * factor
@@ -207,18 +225,18 @@ def _looked(own, key, value, k, position, factor, TYPE: tl.constexpr):  # type: 
 @triton.jit  # type: ignore[untyped-decorator]
 def _walked(  # type: ignore[no-untyped-def]
     own, keys, values, base, first, end, position, factor, TALL: tl.constexpr, KEYS: tl.constexpr,
-    DIM: tl.constexpr, STAGES: tl.constexpr,
+    DIM: tl.constexpr, PADDED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The same of the keys from `first` to before `end`, block by block."""
     TYPE: tl.constexpr = own.dtype
-    d = tl.arange(0, DIM)
+    d = tl.arange(0, PADDED)
     most = tl.full((TALL,), _NONE, tl.float32)
     total = tl.zeros((TALL,), tl.float32)
-    seen = tl.zeros((TALL, DIM), tl.float32)
+    seen = tl.zeros((TALL, PADDED), tl.float32)
     for start in tl.range(first, end, KEYS, num_stages=STAGES):
         k = start + tl.arange(0, KEYS)
         lines = base + k[:, None] * DIM + d[None, :]
-        known = (k < end)[:, None]
+        known = _within(k < end, d, DIM, PADDED)
         key = tl.load(keys + lines, known, other=0.0).to(TYPE)
         score = tl.dot(own, tl.trans(key), input_precision="ieee") * factor
         score = tl.where(k[None, :] <= position[:, None], score, _NONE)

@@ -94,6 +94,7 @@ def attention(heads: int, kv: int, dim: int, capacity: int, width: int) -> None:
     layout = verify_attention.layout(group, dim, capacity, width, 2, split)
     constants = {
         "PREFILLING": False, "GROUP": group, "KV_HEADS": kv, "DIM": dim, "ROWS": capacity,
+        "PADDED": verify_attention.padded_for(dim),
         "KEYS": split.keys, "MERGED": split.merged, "STAGES": split.stages, "TYPE": tl.bfloat16,
         "TALL": layout.tall, "BLOCKS": layout.blocks, "SPLITS": layout.splits,
         "FEW": verify_attention._few(width * group, layout.tall),
@@ -119,7 +120,7 @@ def main() -> None:
     projection(9, 3, 64, 576)
     projection(9, 3, 64, 576, queries=False)
     projection(32, 8, 128, 4096)
-    for heads, kv, dim in ((9, 3, 64), (32, 8, 128), (24, 2, 256)):
+    for heads, kv, dim in ((4, 2, 8), (9, 3, 64), (8, 2, 96), (32, 8, 128), (24, 2, 256)):
         for width in (1, 256):
             attention(heads, kv, dim, 8208, width)
     row = {"DIM": 576, "PART": 1024}

@@ -42,9 +42,9 @@ def test_kernels_know_running_lanes_by_the_engines_number() -> None:
 
 
 def test_launches_on_the_cpu_do_not_overlap() -> None:
-    with launch.overlapping(launch.BEHIND):
+    with launch.overlapping(launch.AHEAD):
         assert {"PDL": launch.ALONE} == launch.options(torch.zeros(1))
-    assert launch.overlap == launch.AHEAD
+    assert launch.overlap == launch.BEHIND
 
 
 def test_places_are_those_of_the_window() -> None:

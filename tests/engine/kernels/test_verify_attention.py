@@ -65,10 +65,17 @@ def test_every_width_and_group(width: int, heads: int, kv: int) -> None:
 
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize(
-    ("heads", "kv", "dim"), [(9, 3, 64), (8, 2, 128), (4, 1, 256), (12, 1, 256)]
+    ("heads", "kv", "dim"),
+    [(4, 2, 8), (6, 2, 24), (9, 3, 64), (8, 2, 96), (8, 2, 128), (4, 1, 256), (12, 1, 256)],
 )
 def test_every_head_size(heads: int, kv: int, dim: int) -> None:
     check(window_on((66, 0, 30), 2, context=CONTEXT), heads, kv, dim)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("dim", [8, 24, 96])
+def test_heads_of_any_size_see_a_prompt(dim: int) -> None:
+    check(window_on((66,), 20, context=CONTEXT), 4, 2, dim)
 
 
 @pytest.mark.usefixtures("poison")
