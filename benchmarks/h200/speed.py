@@ -114,6 +114,8 @@ def passes(sizes: Sizes, drafts: bool) -> list[tuple[str, str, Arm, int]]:
     blocks: list[tuple[str, str, Sequence[Arm]]] = [
         *(("ratio", context, played) for context in sizes.contexts),
         ("ratio", EDIT, editing),
+        ("recommended", EDIT, editing),
+        ("recommended", "short", editing),
         *(("match", context, played) for context in sizes.contexts),
     ]
     for repeat in range(sizes.repeats):

@@ -17,6 +17,7 @@ TABLES: dict[str, Callable[[Data], Shown | None]] = {
     "speed": speed.speed("ratio"),
     "drafts": speed.drafts("ratio"),
     "speed-match": speed.speed("match"),
+    "speed-recommended": speed.speed("recommended"),
     "widths": speed.widths,
     "transformers": speed.transformers,
     "lanes": speed.lanes,

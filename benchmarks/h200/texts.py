@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from flarechat.bench.arms import FIXED, Arm, parse_arms
 from flarechat.bench.workloads import load_workloads
+from flarechat.models.catalog import SMOLLM2
 from flarechat.protocol import Sampling, Speculation
 
 SEED = 1130
@@ -19,6 +20,7 @@ LAWS = {
     "ratio": Sampling(temperature=0.7, top_k=50, top_p=0.95),
     "match": Sampling(temperature=0.7, top_k=50, top_p=0.95, seed=SEED),
     "greedy": Sampling(temperature=0.0, seed=SEED),
+    "recommended": SMOLLM2.recommended,
 }
 OFF, ADAPTIVE, HISTORY = "off", "adaptive", "adaptive+history"
 ARMS = (OFF, *FIXED, ADAPTIVE, HISTORY)
