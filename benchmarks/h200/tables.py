@@ -16,6 +16,7 @@ TABLES: dict[str, Callable[[Data], Shown | None]] = {
     "machine": checks.machine,
     "speed": speed.speed("ratio"),
     "drafts": speed.drafts("ratio"),
+    "speed-in-all": speed.in_all("ratio"),
     "speed-match": speed.speed("match"),
     "speed-recommended": speed.speed("recommended"),
     "widths": speed.widths,

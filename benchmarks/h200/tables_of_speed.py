@@ -26,6 +26,30 @@ def speed(law: str) -> Callable[[Data], Shown | None]:
     return table
 
 
+def in_all(law: str) -> Callable[[Data], Shown | None]:
+    """Tokens of all answers over the seconds of all, by arm and context, and against off."""
+
+    def table(data: Data) -> Shown | None:
+        rows = where(data.rows["speed"], law=law)
+        contexts, made = contexts_of(rows), []
+        for (arm,) in distinct(rows, "arm"):
+            rates = [_whole(where(rows, arm=arm, context=context)) for context in contexts]
+            plain = [_whole(where(rows, arm="off", context=context)) for context in contexts]
+            cells = (
+                "" if rate is None else f"{rate:,.0f}{_times(rate, off)}"
+                for rate, off in zip(rates, plain, strict=True)
+            )
+            made.append((str(arm), *cells))
+        return Shown(("arm", *contexts), _by_arm(made)) if made else None
+
+    return table
+
+
+def _whole(rows: list[Row]) -> float | None:
+    seconds = sum(row["seconds"] for row in rows)
+    return sum(row["tokens"] for row in rows) / seconds if seconds else None
+
+
 def _times(rate: float, off: float | None) -> str:
     return f" ({rate / off:.2f}x)" if off else ""
 

@@ -196,6 +196,19 @@ def test_rates_are_medians_and_ratios_are_against_off_at_the_same_context() -> N
     assert shown is not None and shown.rows[1] == ("adaptive", "1.50, 25 %", "1.50, 25 %")
 
 
+def test_rates_in_all_weigh_answers_by_their_tokens() -> None:
+    data = Data()
+    data.rows["speed"] = [
+        _speed("off", "short", 0, seconds=2.0),
+        _speed("adaptive", "short", 0, seconds=0.5),
+        _speed("adaptive", "short", 0, seconds=1.0, tokens=90),
+    ]
+
+    assert tables.TABLES["speed-in-all"](data) == tables.Shown(
+        ("arm", "short"), [("off", "15 (1.00x)"), ("adaptive", "80 (5.33x)")]
+    )
+
+
 def test_the_ratio_to_transformers_is_to_its_fastest_way() -> None:
     data = Data()
     data.rows["speed"] = [_speed("adaptive", "short", 600)]
