@@ -78,6 +78,11 @@ class Answer:
         return len(self.prompt) + len(self.generated) - 1
 
     @property
+    def pending(self) -> int:
+        """The last token, as far as rounds were read."""
+        return self.generated[-1] if self.generated else self.prompt[-1]
+
+    @property
     def judged(self) -> bool:
         """Whether each round has to be read before the next may be launched."""
         return bool(self.request.stop or self.request.logprobs)

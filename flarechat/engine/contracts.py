@@ -113,10 +113,14 @@ class Drafter(Protocol):
         `mtp` a learned drafter's drafts.
         """
 
-    def stage(self, slot: int, limit: int) -> Offer:
-        """Host, before a round: get up to `limit` drafts ready and say what they are."""
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
+        """Host, before a round: get up to `limit` drafts ready and say what they are.
 
-    def awaits(self, slot: int) -> bool:
+        If the drafts of the slot in the one round under way are `copied` copies and nothing else,
+        what is staged may go on from them, whatever becomes of them.
+        """
+
+    def awaits(self, slot: int, copied: int = 0) -> bool:
         """Host: whether what it would stage depends on tokens of a round still under way."""
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:

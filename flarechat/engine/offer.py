@@ -5,7 +5,7 @@ Owns the words for those ways and what each makes of an offer. Knows no policy a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What drafts: nothing, staged copies, the MTP chain, or copies continued by the chain.
 DRAFTING = ("none", "copies", "mtp", "both")
@@ -16,7 +16,9 @@ LEARNED = "mtp"
 class Offer:
     """A copy of `count` drafts of one source, and the depth to which an MTP chain may draft.
 
-    `match_length` is the key that found the copy, `origin` the request it was copied from.
+    `match_length` is the key that found the copy, `origin` the request it was copied from. A copy
+    that goes on from one that was not read yet `expects` the tokens consumed and the pending one
+    that this would leave; where the lane stands elsewhere, the round offers it no copy.
     """
 
     source: str = "none"
@@ -24,6 +26,14 @@ class Offer:
     match_length: int = 0
     origin: str = ""
     learned: int = 0
+    expects: tuple[int, int] | None = None
+
+    def where(self, consumed: int, pending: int) -> Offer:
+        """What it was where the lane really stood: without its copy, if that expected another
+        place."""
+        if self.expects in (None, (consumed, pending)):
+            return self
+        return replace(self, source="none", count=0, match_length=0, origin="")
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flarechat.engine.answer import Answer, Played
 from flarechat.engine.contracts import Drafter, Executor
@@ -63,18 +63,15 @@ class RoundPlayer:
         """The answers that a round may be launched for now: none while they must be read first.
 
         A round that is under way may end an answer, or take it further; the next can go on from
-        it on the device unless the host has to judge what it said, to look for copies of it, or to
-        learn what a probe cost.
+        it on the device unless the host has to judge what it said, to look for copies of it that do
+        not go on from its own, or to learn what a probe cost. Nor while the budget could narrow it:
+        a round is as wide as it would be if those before were read.
         """
         if not self.flights:
             return list(playing)
-        if len(self.flights) >= self.executor.depth:
+        if len(self.flights) >= self.executor.depth or self.flights[-1].choice.probe:
             return []
-        answers = [a for a in playing if a.left > self._out(a)]
-        last = self.flights[-1].choice
-        if last.probe or last.drafting in ("copies", "both"):
-            return []
-        return [] if any(a.judged or self.drafter.awaits(a.slot) for a in answers) else answers
+        return [] if any(self._holds_up(answer) for answer in playing) else list(playing)
 
     def launch(self, answers: Sequence[Answer]) -> None:
         """Stage and choose one round over `answers`, and have it played."""
@@ -84,8 +81,7 @@ class RoundPlayer:
         known = max(a.context for a in answers)
         context = max(a.context + self._out(a) for a in answers)
         choice = self._choose(answers, offers, context)
-        unread = sum(flight.choice.draft_tokens + 1 for flight in self.flights)
-        plan = self._plan(answers, choice, known + unread)
+        plan = self._plan(answers, choice, known + self._unread())
         frame = self.executor.play(self._lanes(answers), plan)
         settled, self._disturbed = not self._disturbed, False
         self.flights.append(Flight(tuple(answers), offers, choice, frame, began, settled))
@@ -97,18 +93,22 @@ class RoundPlayer:
         over if it was launched sooner.
         """
         flight = self.flights.popleft()
-        answers, offers, choice = flight.answers, flight.offers, flight.choice
+        answers, choice = flight.answers, flight.choice
         records = read(flight.frame)[: len(answers)]
+        # The rounds before are read, so it is known by now which copies went on.
+        offers = [
+            o.where(a.context, a.pending) for o, a in zip(flight.offers, answers, strict=True)
+        ]
         began, self._ended = max(flight.began, self._ended), time.perf_counter()
         ms = 1e3 * (self._ended - began)
-        self._learn(flight, records, ms)
+        self._learn(flight, offers, records, ms)
         return [
             (
                 answer,
                 Played(
                     record,
                     offers[lane],
-                    choice,
+                    choice if offers[lane] is flight.offers[lane] else _broken_off(choice),
                     ms,
                     len(answers),
                     self._logprobs(flight.frame, lane, record, answer.request.logprobs),
@@ -126,9 +126,29 @@ class RoundPlayer:
         """Rounds under way that name the answer; each brings it a token at least, or its end."""
         return sum(answer in flight.answers for flight in self.flights)
 
+    def _unread(self) -> int:
+        """The most tokens that rounds under way can bring an answer."""
+        return sum(flight.choice.draft_tokens + 1 for flight in self.flights)
+
+    def _holds_up(self, answer: Answer) -> bool:
+        """Whether the rounds under way have to be read before the answer's next is launched."""
+        if answer.judged or answer.left <= self._unread() + answer.request.speculation.draft_tokens:
+            return True
+        return self.drafter.awaits(answer.slot, self._copied(answer))
+
+    def _copied(self, answer: Answer) -> int:
+        """Drafts of the answer in the one round under way, if they are copies and nothing else."""
+        if len(self.flights) != 1 or answer not in self.flights[0].answers:
+            return 0
+        flight = self.flights[0]
+        offer = flight.offers[flight.answers.index(answer)]
+        how = flight.choice.drafting, flight.choice.draft_tokens
+        copied = offer.copied(*how)
+        return copied if copied == offer.drafted(*how) else 0
+
     def _stage(self, answer: Answer, most: int) -> Offer:
-        most = min(most, answer.request.speculation.draft_tokens)
-        return self.drafter.stage(answer.slot, min(most, answer.left - self._out(answer) - 1))
+        most = min(most, answer.request.speculation.draft_tokens, answer.left - 1)
+        return self.drafter.stage(answer.slot, most, self._copied(answer))
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:
         speculations = [answer.request.speculation for answer in answers]
@@ -164,16 +184,18 @@ class RoundPlayer:
         idle = [slot for slot in range(self.pool.slots) if slot not in slots]
         return Lanes(self.pool, (*slots, *idle[: count - len(slots)]))
 
-    def _learn(self, flight: Flight, records: Sequence[LaneRecord], ms: float) -> None:
+    def _learn(
+        self, flight: Flight, offers: Sequence[Offer], records: Sequence[LaneRecord], ms: float
+    ) -> None:
         """What the round tells the controller; lanes that had ended before it tell nothing."""
-        choice, lanes = flight.choice, len(flight.offers)
+        choice, lanes = flight.choice, len(offers)
         played = [i for i in range(lanes) if records[i].emitted]
         context = max(flight.answers[i].context for i in played) if played else 0
         shape = (lanes, choice.draft_tokens, runs_chain(choice.drafting), context // 512)
         settled = flight.settled and self._last_shape == shape
         self._last_shape = shape
         if played:
-            offers = [o if i in played else Offer() for i, o in enumerate(flight.offers)]
+            offers = [o if i in played else Offer() for i, o in enumerate(offers)]
             accepted = [r.accepted for r in records]
             self.controller.record(offers, choice, accepted, ms, context, settled=settled)
 
@@ -197,3 +219,10 @@ class RoundPlayer:
             )
             for row, token in enumerate(record.tokens)
         )
+
+
+def _broken_off(choice: Choice) -> Choice:
+    """The choice as a lane sees it whose copy did not go on."""
+    if choice.drafting not in ("copies", "both"):
+        return choice
+    return replace(choice, reason="the copy broke off in the round before")

@@ -49,14 +49,14 @@ class BlendedDrafter:
         for drafter in (self.learned, self.copies):
             drafter.open(slot, request, prompt, restored=restored, history=history, mtp=mtp)
 
-    def stage(self, slot: int, limit: int) -> Offer:
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
         """The copy that was found, and how deep the chain may go."""
-        depth = self.learned.stage(slot, limit).learned
-        return replace(self.copies.stage(slot, limit), learned=depth)
+        depth = self.learned.stage(slot, limit, copied).learned
+        return replace(self.copies.stage(slot, limit, copied), learned=depth)
 
-    def awaits(self, slot: int) -> bool:
+    def awaits(self, slot: int, copied: int = 0) -> bool:
         """If either does."""
-        return self.copies.awaits(slot) or self.learned.awaits(slot)
+        return self.copies.awaits(slot, copied) or self.learned.awaits(slot, copied)
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """What the plan's way of drafting asks for."""

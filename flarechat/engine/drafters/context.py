@@ -29,6 +29,10 @@ class ContextSource:
         """What followed `suffix` earlier in this request."""
         return self._indexes[slot].find(suffix, limit)
 
+    def onward(self, slot: int, copy: Copy, kept: int) -> tuple[int, Copy] | None:
+        """How a copy goes on after `kept` of its tokens."""
+        return self._indexes[slot].onward(copy, kept)
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """The answer grew."""
         self._indexes[slot].append(_OWN, tokens)

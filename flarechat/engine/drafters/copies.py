@@ -3,6 +3,12 @@
 Owns the staged drafts of every slot (columns of the staging block, which the page reads) and asks
 its sources, the request's own context and the shared history, before each round. The longer key
 wins, context before history at equal length.
+
+A copy may be staged to go on from one that is under way, before anyone knows how that ends. The
+page then offers it only to a lane that stands where the copy under way, kept whole, leaves it:
+
+    stream    … a b c d │ e f g h i j k │ l │ m n o p q r s │ t …
+              key found   under way       expected   staged behind it
 """
 
 from __future__ import annotations
@@ -11,6 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from flarechat.engine.drafters.context import ContextSource
 from flarechat.engine.drafters.history import HistorySource
@@ -21,7 +29,6 @@ from flarechat.engine.staging import Staging
 from flarechat.protocol import HistoryTotals
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from flarechat.engine.contracts import State
@@ -38,18 +45,43 @@ class CopySource(Protocol):
 
     def find(self, slot: int, suffix: Sequence[int], limit: int) -> Copy | None: ...
 
+    def onward(self, slot: int, copy: Copy, kept: int) -> tuple[int, Copy] | None: ...
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None: ...
 
     def close(self, slot: int) -> None: ...
 
 
+# Where a lane stands, in one number: tokens consumed in the upper half, the pending one below.
+_STAND = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A copy, the (consumed, pending) of the lane that it is meant for, and whether that is only
+    expected, `ahead` of what was read."""
+
+    source: CopySource
+    copy: Copy
+    stand: tuple[int, int]
+    ahead: bool = False
+
+
 @dataclass(slots=True)
 class _Looking:
-    """A slot whose request may copy: the suffix to look up, and counts by source."""
+    """A slot whose request may copy: the suffix to look up, how many tokens are known in all,
+    what is staged, and counts by source."""
 
     suffix: deque[int]
+    known: int
+    staged: _Staged | None = None
     lookups: dict[str, int] = field(default_factory=dict)
     hits: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def stand(self) -> tuple[int, int]:
+        """Tokens consumed and the pending one, as far as rounds were read."""
+        return self.known - 1, self.suffix[-1]
 
     def totals(self, source: str) -> HistoryTotals:
         longest, shortest = KEY_LENGTHS
@@ -72,8 +104,9 @@ class CopyDrafter:
         self.sources = tuple(sources or (ContextSource(), HistorySource()))
         staging = staging or Staging(slots, device)
         self._tokens, self.tokens = staging.columns(MAX_COPY)
-        self._offered, offered = staging.columns(1)
-        self.offered = offered[:, 0]
+        # Drafts of a lane wherever it stands, drafts where it is expected, and where that is.
+        self._counts, counts = staging.columns(3)
+        self.anywhere, self.there, self.expected = counts.unbind(1)
         self._looking: dict[int, _Looking] = {}
 
     def open(
@@ -84,35 +117,53 @@ class CopyDrafter:
         self.close(slot)
         if not history:
             return
-        self._looking[slot] = _Looking(deque(prompt, maxlen=max(KEY_LENGTHS)))
+        self._looking[slot] = _Looking(deque(prompt, maxlen=max(KEY_LENGTHS)), len(prompt))
         for source in self.sources:
             source.open(slot, request, prompt)
 
-    def stage(self, slot: int, limit: int) -> Offer:
-        """Look up the slot's suffix in every source and stage the best copy."""
-        looking = self._looking.get(slot)
-        best: tuple[str, Copy] | None = None
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
+        """Stage what goes on from the copies under way, if it does; else look up the slot's
+        suffix in every source and stage the best copy."""
+        looking, staged = self._looking.get(slot), None
         if looking is not None and limit > 0:
-            best = self._best(slot, looking, limit)
-        if best is None:
-            self._offered[slot] = 0
+            staged = self._onward(slot, looking, copied) or self._best(slot, looking, limit)
+        if looking is None or staged is None:
+            self._counts[slot, :2] = 0
             return Offer()
-        name, copy = best
-        count = len(copy.tokens)
-        self._tokens[slot, :count] = copy.tokens
-        self._offered[slot] = count
-        return Offer(name, count, copy.match_length, copy.stream)
+        looking.staged, copy = staged, staged.copy
+        count, (consumed, pending) = min(len(copy.tokens), limit), staged.stand
+        self._tokens[slot, :count] = copy.tokens[:count]
+        self._counts[slot] = 0 if staged.ahead else count, count, consumed * _STAND + pending
+        expects = staged.stand if staged.ahead else None
+        return Offer(staged.source.name, count, copy.match_length, copy.stream, expects=expects)
 
-    def awaits(self, slot: int) -> bool:
-        """Whether a copy is there to be offered: what is read next decides how it goes on."""
+    def awaits(self, slot: int, copied: int = 0) -> bool:
+        """Whether a copy is there to be offered that does not go on from those under way: what is
+        read next decides how it does."""
         looking = self._looking.get(slot)
-        if looking is None:
+        if looking is None or self._onward(slot, looking, copied) is not None:
             return False
         suffix = tuple(looking.suffix)
         return any(source.find(slot, suffix, 1) is not None for source in self.sources)
 
-    def _best(self, slot: int, looking: _Looking, limit: int) -> tuple[str, Copy] | None:
-        best: tuple[str, Copy] | None = None
+    def _onward(self, slot: int, looking: _Looking, copied: int) -> _Staged | None:
+        """What follows the `copied` drafts under way and one token more, where they are of the
+        copy staged last, and the lane did stand where that was meant for.
+
+        If the stream has not half as many, nothing: a short round saves less time than it takes.
+        """
+        staged = looking.staged
+        if not copied or staged is None or staged.stand != looking.stand:
+            return None
+        onward = staged.source.onward(slot, staged.copy, copied)
+        if onward is None or 2 * len(onward[1].tokens) < copied:
+            return None
+        consumed, (expected, copy) = looking.known - 1, onward
+        return _Staged(staged.source, copy, (consumed + copied + 1, expected), ahead=True)
+
+    def _best(self, slot: int, looking: _Looking, limit: int) -> _Staged | None:
+        """The best copy that a look-up finds; it counts."""
+        best: _Staged | None = None
         suffix = tuple(looking.suffix)
         for source in self.sources:
             looking.lookups[source.name] = looking.lookups.get(source.name, 0) + 1
@@ -121,16 +172,18 @@ class CopyDrafter:
                 continue
             key = (source.name, copy.match_length)
             looking.hits[key] = looking.hits.get(key, 0) + 1
-            if best is None or copy.match_length > best[1].match_length:
-                best = (source.name, copy)
+            if best is None or copy.match_length > best.copy.match_length:
+                best = _Staged(source, copy, looking.stand)
         return best
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
-        """The staged copies, cut or padded to K."""
-        depth = plan.draft_tokens
+        """The staged copies, cut or padded to K. Those staged to go on from others are offered
+        where the round before left the lane as was expected, and nowhere else."""
+        depth, pool = plan.draft_tokens, lanes.pool
         tokens = self.tokens.index_select(0, lanes.index)[:, :depth]
-        offered = self.offered.index_select(0, lanes.index).clamp_max(depth)
-        return Proposal(tokens, offered)
+        stands = torch.add(pool.pending, pool.consumed, alpha=_STAND)  # [S]
+        offered = torch.where(stands == self.expected, self.there, self.anywhere)
+        return Proposal(tokens, offered.index_select(0, lanes.index).clamp_max(depth))
 
     def absorb(
         self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
@@ -143,12 +196,13 @@ class CopyDrafter:
         if looking is None:
             return
         looking.suffix.extend(tokens)
+        looking.known += len(tokens)
         for source in self.sources:
             source.commit(slot, tokens)
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """The request ended: its look-ups of the history and of its own context."""
-        self._offered[slot] = 0
+        self._counts[slot, :2] = 0
         looking = self._looking.pop(slot, None)
         if looking is None:
             return HistoryTotals(), HistoryTotals()

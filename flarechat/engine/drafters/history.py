@@ -31,6 +31,10 @@ class HistorySource:
         """What followed `suffix` the last time the model wrote it."""
         return self.index.find(suffix, limit)
 
+    def onward(self, slot: int, copy: Copy, kept: int) -> tuple[int, Copy] | None:
+        """How a copy goes on after `kept` of its tokens, within the response it comes from."""
+        return self.index.onward(copy, kept)
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Validated output of the response."""
         self.index.append(self._requests[slot], tokens)

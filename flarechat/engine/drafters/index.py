@@ -16,11 +16,15 @@ MAX_COPY = 7
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """An observed continuation: its tokens, the key length that found it, and its stream."""
+    """An observed continuation: its tokens, the key length that found it, and its stream.
+
+    `place` is where in the ring it begins.
+    """
 
     tokens: tuple[int, ...]
     match_length: int
     stream: str
+    place: int = field(default=-1, compare=False)
 
 
 @dataclass(slots=True)
@@ -65,8 +69,31 @@ class CopyIndex:
         for length in KEY_LENGTHS:
             at = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
             if at is not None:
-                return Copy(self._follow(at, min(limit, MAX_COPY)), length, self._cells[at].stream)
+                tokens = self._follow(at, min(limit, MAX_COPY))
+                return Copy(tokens, length, self._cells[at].stream, at)
         return None
+
+    def onward(self, copy: Copy, kept: int) -> tuple[int, Copy] | None:
+        """What follows the first `kept` tokens of a copy in its stream: the next token, and the
+        copy that goes on behind it. None where the ring has no two tokens more.
+
+        Its key length is the longest that would find it, once all before it was said again.
+        """
+        at: int | None = copy.place
+        for _ in range(kept):
+            at = self._after(at)
+        behind = self._after(at)
+        if at is None or behind is None:
+            return None
+        said = copy.match_length + kept + 1
+        length = next(length for length in KEY_LENGTHS if length <= said)
+        tokens = self._follow(behind, MAX_COPY)
+        return self._cells[at].token, Copy(tokens, length, copy.stream, behind)
+
+    def _after(self, at: int | None) -> int | None:
+        """The place that follows in the stream, if both are still in the ring."""
+        cell = None if at is None else self._cells.get(at)
+        return None if cell is None else cell.following
 
     def _append(self, stream: str, tail: deque[int], token: int) -> None:
         at = self._count

@@ -88,15 +88,16 @@ class MtpDrafter:
             hidden = self.hidden.rows[slot, start:end][None]
             self.head.write(hidden, tokens, self.cache, window, extent)
 
-    def stage(self, slot: int, limit: int) -> Offer:
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
         """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
         learned = min(limit, MAX_DRAFT_TOKENS) if self._begun.get(slot) else 0
         self._depth[slot] = learned
         return Offer(learned=learned)
 
-    def awaits(self, slot: int) -> bool:
-        """The chain begins where the last round left the device."""
-        return False
+    def awaits(self, slot: int, copied: int = 0) -> bool:
+        """The chain begins where the last round left the device; the first round of a prompt of one
+        token leaves the first hidden row that it can begin from."""
+        return self._begun.get(slot) is False
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Validated output; the page has absorbed it."""

@@ -33,11 +33,11 @@ class NoDrafter:
     ) -> None:  # fmt: skip
         """Nothing to prepare."""
 
-    def stage(self, slot: int, limit: int) -> Offer:
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
         """Never has a draft."""
         return Offer()
 
-    def awaits(self, slot: int) -> bool:
+    def awaits(self, slot: int, copied: int = 0) -> bool:
         """Nothing depends on what is read next."""
         return False
 

@@ -29,8 +29,8 @@ class Scripted:
     def open(self, slot: int, request: str, prompt: Sequence[int], **given: Any) -> None:
         self.asked.append(f"{self.name}.open {slot} {request} {list(prompt)} {given}")
 
-    def stage(self, slot: int, limit: int) -> Offer:
-        self.asked.append(f"{self.name}.stage {slot} {limit}")
+    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
+        self.asked.append(f"{self.name}.stage {slot} {limit} {copied}")
         return self.offer
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
@@ -112,12 +112,18 @@ def test_what_is_offered_is_what_the_offer_said(
 def test_every_other_verb_reaches_both(blended: Any, asked: list[str]) -> None:
     row = torch.zeros(1, 1, dtype=torch.int64)
     blended.open(0, "r", [5, 6], **OPENED)
-    blended.stage(0, 6)
+    blended.stage(0, 6, 3)
     blended.absorb(LANES, row, row, row[0], Plan(0, 16, absorb=False))
     blended.commit(0, [7])
     totals = blended.close(0)
 
-    expected = [f"open 0 r [5, 6] {OPENED}", "stage 0 6", "absorb False", "commit 0 [7]", "close 0"]
+    expected = [
+        f"open 0 r [5, 6] {OPENED}",
+        "stage 0 6 3",
+        "absorb False",
+        "commit 0 [7]",
+        "close 0",
+    ]
     for name in ("copies", "chain"):
         told = [line.removeprefix(f"{name}.") for line in asked if line.startswith(name)]
         assert expected == told

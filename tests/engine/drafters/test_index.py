@@ -56,6 +56,59 @@ def test_it_finds_what_a_scan_of_the_ring_finds(
     assert min(len(ring), capacity or len(ring)) == len(index)
 
 
+def behind(
+    ring: list[tuple[str, int]], copy: Copy, kept: int, capacity: int | None
+) -> tuple[int, Copy] | None:
+    """The contract of `onward`, by brute force over everything ever appended."""
+    first = 0 if capacity is None else max(0, len(ring) - capacity)
+    own = [at for at in range(copy.place, len(ring)) if ring[at][0] == copy.stream][kept:]
+    if copy.place < first or len(own) < 2:
+        return None
+    expected, *drafts = (ring[at][1] for at in own[: 1 + MAX_COPY])
+    length = 8 if copy.match_length + kept + 1 >= 8 else 4
+    return expected, Copy(tuple(drafts), length, copy.stream)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    appends=appends, later=appends, suffix=st.lists(st.integers(0, 2), min_size=4, max_size=10),
+    capacity=st.sampled_from([None, 20, 60]), kept=st.integers(0, MAX_COPY),
+)  # fmt: skip
+def test_a_copy_goes_on_as_its_stream_did(
+    appends: list[tuple[str, list[int]]], later: list[tuple[str, list[int]]], suffix: list[int],
+    capacity: int | None, kept: int,
+) -> None:  # fmt: skip
+    index, ring = CopyIndex(capacity), []
+    for stream, tokens in appends:
+        index.append(stream, tokens)
+        ring += [(stream, token) for token in tokens]
+    copy = index.find(suffix)
+    if copy is None:
+        return
+    for stream, tokens in later[:3]:
+        index.append(stream, tokens)
+        ring += [(stream, token) for token in tokens]
+
+    assert behind(ring, copy, kept, capacity) == index.onward(copy, kept)
+
+
+def test_a_copy_that_goes_on_can_go_on_again_and_ends_with_its_stream() -> None:
+    index = CopyIndex()
+    index.append("one", range(20))
+    index.append("two", range(50, 60))
+    first = index.find([0, 1, 2, 3], 3)
+    assert first is not None
+    second = index.onward(first, 3)
+    assert second is not None
+    third = index.onward(second[1], 5)
+
+    assert (7, Copy(tuple(range(8, 15)), 8, "one")) == second
+    assert (13, Copy(tuple(range(14, 20)), 8, "one")) == third
+    assert (18, Copy((19,), 8, "one")) == index.onward(third[1], 4)
+    assert index.onward(third[1], 5) is None
+    assert (5, Copy(tuple(range(6, 13)), 4, "one")) == index.onward(first, 1)
+
+
 def test_a_copy_never_runs_from_one_response_into_the_next() -> None:
     index = CopyIndex()
     index.append("first", [1, 2, 3, 4, 5])
