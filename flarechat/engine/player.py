@@ -41,6 +41,13 @@ class Flight:
     began: float
     settled: bool
 
+    def offered(self) -> Sequence[Offer]:
+        """The offers as they were put up, which is known once the rounds before are read."""
+        if all(offer.expects is None for offer in self.offers):
+            return self.offers
+        pairs = zip(self.offers, self.answers, strict=True)
+        return [offer.where(answer.context, answer.pending) for offer, answer in pairs]
+
 
 class RoundPlayer:
     """Plays rounds of up to four lanes over one slot pool, of at most `capacity` rows each."""
@@ -95,10 +102,7 @@ class RoundPlayer:
         flight = self.flights.popleft()
         answers, choice = flight.answers, flight.choice
         records = read(flight.frame)[: len(answers)]
-        # The rounds before are read, so it is known by now which copies went on.
-        offers = [
-            o.where(a.context, a.pending) for o, a in zip(flight.offers, answers, strict=True)
-        ]
+        offers = flight.offered()
         began, self._ended = max(flight.began, self._ended), time.perf_counter()
         ms = 1e3 * (self._ended - began)
         self._learn(flight, offers, records, ms)

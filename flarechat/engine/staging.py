@@ -1,9 +1,9 @@
 """Staging: the one block of numbers that the host puts on the device for a round.
 
 Owns an int64 block of COLUMNS numbers a slot, handed out in columns to whoever stages something:
-the lanes' slots, copied drafts, the depth of a chain. The host writes its own block as it likes;
-`upload` moves all of it in one asynchronous copy, and nothing else is written from the host in a
-round. On the CPU the device's block is the host's.
+the lanes' slots, copied drafts and where they hold, the depth of a chain. The host writes its own
+block as it likes; `upload` moves all of it in one asynchronous copy, and nothing else is written
+from the host in a round. On the CPU the device's block is the host's.
 """
 
 from __future__ import annotations

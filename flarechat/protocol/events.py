@@ -155,10 +155,12 @@ class Round:
     tokens given to the user: emitted = accepted + 1 - clipped. `draft_sources` has one entry an
     offered draft, `sources` one an emitted token (a draft source, "correction" or "bonus");
     `source` joins the draft sources in their order, such as "mtp" or "history+mtp", and is "none"
-    without drafts. `ms` is the whole round's time, `context` the tokens consumed before it,
-    `match_length` the key that found the copy among the drafts (8, 4 or 0) and `origin` the
-    request id it was copied from. `repair_ms` of the `ms` went into running kept rows again,
-    where what a round leaves behind was not enough to commit it.
+    without drafts. Fewer were offered than `width` has room for where a lane had fewer, or where a
+    copy was to go on from one that the round before broke off. `ms` is the whole round's time,
+    `context` the tokens consumed before it, `match_length` the key that found the copy among the
+    drafts (8, 4 or 0; of one that goes on, the key that would find it) and `origin` the request id
+    it was copied from. `repair_ms` of the `ms` went into running kept rows again, where what a
+    round leaves behind was not enough to commit it.
     """
 
     request: str
@@ -231,7 +233,11 @@ class DepthTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryTotals:
-    """Look-ups of the copy indexes: how many, and how many hit by key length."""
+    """Look-ups of the copy indexes: how many, and how many hit by key length.
+
+    A copy that goes on from the round before, launched before that was read, is no look-up and no
+    hit; its drafts count by source as any other's.
+    """
 
     lookups: int = 0
     hits8: int = 0

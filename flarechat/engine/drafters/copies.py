@@ -56,7 +56,7 @@ class CopySource(Protocol):
 _STAND = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Staged:
     """A copy, the (consumed, pending) of the lane that it is meant for, and whether that is only
     expected, `ahead` of what was read."""
@@ -133,7 +133,9 @@ class CopyDrafter:
         looking.staged, copy = staged, staged.copy
         count, (consumed, pending) = min(len(copy.tokens), limit), staged.stand
         self._tokens[slot, :count] = copy.tokens[:count]
-        self._counts[slot] = 0 if staged.ahead else count, count, consumed * _STAND + pending
+        counts = self._counts[slot]
+        counts[0], counts[1] = 0 if staged.ahead else count, count
+        counts[2] = consumed * _STAND + pending
         expects = staged.stand if staged.ahead else None
         return Offer(staged.source.name, count, copy.match_length, copy.stream, expects=expects)
 
