@@ -277,5 +277,6 @@ class CopyStage:
         from flarechat.engine.drafters.copies import CopyDrafter
 
         drafter = CopyDrafter(pool.slots, pool.device)
-        drafter.offered.fill_(5)
+        drafter.anywhere.fill_(5)
+        drafter.there.fill_(5)
         return drafter
