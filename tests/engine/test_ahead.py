@@ -14,8 +14,13 @@ from itertools import chain
 
 import pytest
 
+from flarechat.engine.accept import RUNNING
+from flarechat.engine.answer import Answer, Played
+from flarechat.engine.controller import Choice
 from flarechat.engine.drafters.blended import BlendedDrafter
 from flarechat.engine.drafters.copies import CopyDrafter
+from flarechat.engine.frame import LaneRecord
+from flarechat.engine.offer import Offer
 from flarechat.protocol import Round, Sampling, Speculation
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
@@ -165,6 +170,20 @@ def test_a_copy_may_be_wrong_at_any_place(desk: Make, place: int) -> None:
         assert (8, 7) == (behind.width, behind.offered)
         assert place - FIRST - 8 == behind.accepted
         assert (8, "planted") == (behind.match_length, behind.origin)
+
+
+def test_an_event_counts_what_the_frame_says_was_offered(desk: Make) -> None:
+    made = desk(mtp=False)
+    answer = Answer(
+        made.request("hello"), 0, [1, 2, 3], budget=9, restored=0, match=True, seed=0, eos=(),
+        tokenizer=made.engine.language.tokenizer,
+    )  # fmt: skip
+    record = LaneRecord(0, 0, 1, RUNNING, 3, 1, (50,))
+    offer, choice = Offer("history", 7, 8, "planted"), Choice(7, "why", drafting="copies")
+    event, _ = answer.take(Played(record, offer, choice, 1.0, 1))
+
+    assert (8, 0, (), "none") == (event.width, event.offered, event.draft_sources, event.source)
+    assert (0, "", ("bonus",)) == (event.match_length, event.origin, event.sources)
 
 
 def test_after_a_copy_broke_off_the_next_round_is_not_launched_on_top_of_it(desk: Make) -> None:
