@@ -186,6 +186,29 @@ def test_an_event_counts_what_the_frame_says_was_offered(desk: Make) -> None:
     assert (0, "", ("bonus",)) == (event.match_length, event.origin, event.sources)
 
 
+@pytest.mark.parametrize(
+    ("drafting", "k", "copied"),
+    [("copies", 7, 3), ("copies", 2, 2), ("both", 3, 3), ("both", 7, 0), ("mtp", 7, 0)],
+)
+def test_only_drafts_that_all_are_copies_may_go_on(
+    desk: Make, monkeypatch: pytest.MonkeyPatch, drafting: str, k: int, copied: int
+) -> None:
+    made, asked = late(desk()), list[tuple[int, int]]()
+    request = made.request("hello", sampling=WARM, max_tokens=COUNT, speculation=COPIES)
+    made.engine.submit(request)
+    while not made.engine.player.flights:
+        made.engine.step()
+    player = made.engine.player
+    offer = Offer("history", 3, 8, "planted", 7)
+    player.flights[0] = replace(
+        player.flights[0], offers=(offer,), choice=Choice(k, "why", drafting=drafting)
+    )
+    monkeypatch.setattr(made.engine.drafter, "awaits", lambda *told: asked.append(told) or True)
+
+    assert [] == player.due(made.engine.playing)
+    assert [(0, copied)] == asked
+
+
 def test_after_a_copy_broke_off_the_next_round_is_not_launched_on_top_of_it(desk: Make) -> None:
     """What was read last may be copied from elsewhere: that waits for the plain round."""
     expected = truth(desk)
