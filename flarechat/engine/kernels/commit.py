@@ -13,14 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flarechat.engine.kernels.launch import begin, ended, options, wait
+from flarechat.engine.kernels.launch import RUNNING, begin, ended, options, wait
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 _WIDEST = 8  # rows of the widest round; one variant does for all widths
 # A lane's finish column, as `accept` has it; a test holds the two together.
-RUNNING, STOPPED, EXHAUSTED = 0, 1, 2
+STOPPED, EXHAUSTED = 1, 2
 _RUNNING: tl.constexpr = tl.constexpr(RUNNING)
 _STOPPED: tl.constexpr = tl.constexpr(STOPPED)
 _EXHAUSTED: tl.constexpr = tl.constexpr(EXHAUSTED)

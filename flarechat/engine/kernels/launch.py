@@ -28,7 +28,9 @@ overlap = BEHIND
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 PLACES = ("index", "consumed", "finish", "width", "shift", "spare")
 
-_RUNNING: tl.constexpr = tl.constexpr(0)
+# A lane's finish column while it plays, as `accept` has it; a test holds the two together.
+RUNNING = 0
+_RUNNING: tl.constexpr = tl.constexpr(RUNNING)
 
 
 @contextmanager
@@ -103,3 +105,18 @@ def placed(  # type: ignore[no-untyped-def]
     if not PREFILLING:
         live = live & (tl.load(finish + slot, known, other=1) == _RUNNING)
     return slot, tl.maximum(position, 0), tl.where(live, position, spare + w), live
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def standing(  # type: ignore[no-untyped-def]
+    index, consumed, finish, ahead, ROWS: tl.constexpr, PREFILLING: tl.constexpr
+):
+    """A lane's slot, its consumed tokens, and the positions int32 [n] of the rows that far ahead.
+    Rows at rest see the first key alone, whatever it is."""
+    slot = tl.load(index)
+    before = tl.load(consumed + slot)
+    position = before + ahead
+    live = position >= 0
+    if not PREFILLING:
+        live = live & (tl.load(finish + slot) == _RUNNING)
+    return slot, before, tl.where(live, tl.minimum(position, ROWS - 1), 0).to(tl.int32)

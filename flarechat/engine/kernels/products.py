@@ -36,15 +36,8 @@ class Cut:
     stages: int = 4
 
 
-# By what is done, outputs and inputs.
-TUNED: dict[tuple[str, int, int], Cut] = {}
-
-
-def cut_for(kind: str, out: int, wide: int) -> Cut:
-    """How to cut the product of `kind` from `wide` inputs to `out` outputs."""
-    found = TUNED.get((kind, out, wide))
-    if found is not None:
-        return found
+def cut_for(out: int, wide: int) -> Cut:
+    """How to cut a product from `wide` inputs to `out` outputs."""
     if out <= 1024:
         return Cut(block=8, warps=8, split=8) if wide > 1024 else Cut(block=8)
     return Cut(block=32) if out >= 4096 else Cut()
@@ -86,7 +79,7 @@ def _product(
 ) -> Tensor:  # fmt: skip
     wide = x.shape[-1]
     flat = x.reshape(-1, wide)
-    cut = cut or cut_for(kind, outputs, wide)
+    cut = cut or cut_for(outputs, wide)
     out = torch.empty(*x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
     side = out if residual is None else residual.reshape(-1, outputs)
     grid = (triton.cdiv(len(flat), ROWS), triton.cdiv(outputs, cut.block))

@@ -20,9 +20,6 @@ from flarechat.engine.kernels.products import ROWS, Cut, products, tiling
 if TYPE_CHECKING:
     from flarechat.engine.window import Window
 
-# By lines of the weight and inputs: `block` counts pairs.
-TUNED: dict[tuple[int, int], Cut] = {}
-
 
 def project(
     x: Tensor, norm: Tensor, eps: float, weight: Tensor, angles: tuple[Tensor, Tensor],
@@ -37,7 +34,7 @@ def project(
     batch, width, wide = x.shape
     _, kv_heads, _, dim = keys.shape
     heads = len(weight) // dim - 2 * kv_heads
-    cut = cut or TUNED.get((len(weight), wide)) or Cut(block=8)
+    cut = cut or Cut(block=8)  # pairs
     block = min(cut.block, 1 << ((dim // 2).bit_length() - 1))
     first = 0 if queries else heads
     out = torch.empty(batch, width, heads - first, dim, dtype=x.dtype, device=x.device)

@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from flarechat.engine.kernels.launch import begin, options, product_type, wait
+from flarechat.engine.kernels.products import ROWS
 
-ROWS = 16
 FEWEST_OUTPUTS, MOST_INPUTS = 4096, 1024
 _WARPS, _STAGES = 4, 3
 

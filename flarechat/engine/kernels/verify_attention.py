@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flarechat.engine.kernels.launch import begin, options, places, product_type, wait
+from flarechat.engine.kernels.launch import begin, options, places, product_type, standing, wait
 
 if TYPE_CHECKING:
     from flarechat.engine.window import Window
@@ -38,16 +38,8 @@ class Split:
     merged: int = 8
 
 
-# By query heads of a group and head dimension.
-TUNED: dict[tuple[int, int], Split] = {}
-
-
-def split_for(group: int, dim: int, size: int = 2) -> Split:
-    """How to split the keys of heads of `dim` dimensions of `size` bytes that `group` queries
-    share."""
-    found = TUNED.get((group, dim))
-    if found is not None and size == 2:
-        return found
+def split_for(dim: int, size: int = 2) -> Split:
+    """How to split the keys of heads of `dim` dimensions of `size` bytes."""
     if dim > 128 or size > 2:
         return Split(keys=16 * 256 // max(dim, 128) if size > 2 else 32, warps=8, merged=2)
     return Split() if dim <= 64 else Split(keys=64, merged=4)
@@ -62,7 +54,7 @@ def attend(
     batch, width, heads, dim = q.shape
     _, kv_heads, capacity, _ = keys.shape
     group = heads // kv_heads
-    split = split or split_for(group, dim, q.element_size())
+    split = split or split_for(dim, q.element_size())
     own = layout(group, dim, capacity, width, q.element_size(), split)
     splits, tall = own.splits, own.tall
     tiles = triton.cdiv(width * group, tall)
@@ -140,7 +132,7 @@ def _attend(  # type: ignore[no-untyped-def]
     r = tile * TALL + tl.arange(0, TALL)
     w, there = r // GROUP, r < width * GROUP
     d = tl.arange(0, PADDED)
-    slot, before, position = _standing(index + lane, consumed, finish, shift + w, ROWS, PREFILLING)
+    slot, before, position = standing(index + lane, consumed, finish, shift + w, ROWS, PREFILLING)
     last = tl.max(tl.where(there, position, 0))
     used = last // (KEYS * BLOCKS) + 1
     if split >= used:
@@ -185,21 +177,6 @@ def _attend(  # type: ignore[no-untyped-def]
             to = (lane * width + f // GROUP) * (GROUP * KV_HEADS) + head * GROUP + f % GROUP
             to = out + to[:, None] * DIM + d[None, :]
             tl.store(to, merged.to(KIND), _within(known, d, DIM, PADDED))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _standing(  # type: ignore[no-untyped-def]
-    index, consumed, finish, ahead, ROWS: tl.constexpr, PREFILLING: tl.constexpr
-):
-    """A lane's slot, its consumed tokens, and the positions int32 [n] of the rows that far ahead.
-    Rows at rest see the first key alone, whatever it is."""
-    slot = tl.load(index)
-    before = tl.load(consumed + slot)
-    position = before + ahead
-    live = position >= 0
-    if not PREFILLING:
-        live = live & (tl.load(finish + slot) == 0)
-    return slot, before, tl.where(live, tl.minimum(position, ROWS - 1), 0).to(tl.int32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

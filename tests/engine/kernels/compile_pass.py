@@ -54,7 +54,7 @@ def figures(ptx: str) -> tuple[int, int]:
 
 def product(kind: str, out: int, wide: int, cut: Cut | None = None, dtype: str = "bf16",
             pdl: int = AHEAD) -> None:  # fmt: skip
-    cut, size = cut or cut_for(kind, out, wide), 4 if dtype == "fp32" else 2
+    cut, size = cut or cut_for(out, wide), 4 if dtype == "fp32" else 2
     constants = {
         "IN": wide, "OUT": out, "NORM": kind in ("normed", "gated"), "GATED": kind == "gated",
         "ADDED": kind == "added", "BLOCK": cut.block, "TYPE": TYPES[dtype],
@@ -90,7 +90,7 @@ def projection(heads: int, kv: int, dim: int, wide: int, *, queries: bool = True
 
 def attention(heads: int, kv: int, dim: int, capacity: int, width: int) -> None:
     group = heads // kv
-    split = verify_attention.split_for(group, dim)
+    split = verify_attention.split_for(dim)
     layout = verify_attention.layout(group, dim, capacity, width, 2, split)
     constants = {
         "PREFILLING": False, "GROUP": group, "KV_HEADS": kv, "DIM": dim, "ROWS": capacity,

@@ -65,9 +65,7 @@ def test_a_product_is_that_of_plain_arithmetic(
 def test_a_weight_too_long_to_hold_is_walked_along(kind: str) -> None:
     given = inputs(kind, *WALKED)
 
-    assert not tiling(WALKED[1], WALKED[2], 4, cut_for(kind, WALKED[2], WALKED[1]), pair=False)[
-        "HELD"
-    ]
+    assert not tiling(WALKED[1], WALKED[2], 4, cut_for(WALKED[2], WALKED[1]), pair=False)["HELD"]
     require_near(KERNELS[kind](*given, None), reference(kind, *given), 1e-5)
 
 
