@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -147,18 +146,8 @@ def facts(device: str, revision: str, command: str, dry: bool) -> dict[str, Any]
         "dry": dry,
         "device": device,
         "machine": host,
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": {"python": platform.python_version()} | machine.versions(PACKAGES),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _driver() -> str:
