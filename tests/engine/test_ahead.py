@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -24,11 +23,11 @@ from flarechat.engine.offer import Offer
 from flarechat.protocol import Round, Sampling, Speculation
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
-from tests.engine.test_flights import Late, late
+from tests.engine.test_flights import Late, late, tokens_of
 from tests.engine.test_schedules import (
     SAMPLINGS,
     assert_holds,
-    assert_says_what_plain_decoding_says,
+    assert_played_as_alone,
     play,
 )
 
@@ -51,10 +50,6 @@ def desk(learned_desk: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     return learned_desk
 
 
-def said(rounds: Sequence[Round]) -> list[int]:
-    return list(chain.from_iterable(r.tokens for r in rounds))
-
-
 def copies_of(made: Desk) -> CopyDrafter:
     drafter = made.engine.drafter
     own = drafter.copies if isinstance(drafter, BlendedDrafter) else drafter
@@ -74,14 +69,14 @@ def wrong(token: int) -> int:
 def truth(make: Make, text: str = "hello", **fields: object) -> list[int]:
     """What is said without drafts."""
     fields = {"sampling": WARM, "max_tokens": COUNT, **fields, "speculation": PLAIN}
-    return said(make(mtp=False).ask(text, **fields)[1])
+    return tokens_of(make(mtp=False).ask(text, **fields)[1])
 
 
 def assert_adds_up(made: Desk, request: str) -> None:
     """The identities of a request's events, and that only drafts put to the target taught."""
     finished, rounds = made.finished(request), made.rounds(request)
     total = finished.speculation
-    assert total.emitted == total.accepted + total.rounds - total.clipped == len(said(rounds))
+    assert total.emitted == total.accepted + total.rounds - total.clipped == len(tokens_of(rounds))
     for r in rounds:
         assert r.accepted <= r.offered == len(r.draft_sources) < r.width or r.width == 1
         assert (r.match_length > 0) == bool({"context", "history"} & set(r.draft_sources))
@@ -131,7 +126,7 @@ def test_copies_that_go_on_are_all_kept(
     how = replace(COPIES, mtp=mtp)
     _, rounds = made.ask("hello", sampling=WARM, max_tokens=COUNT, speculation=how)
 
-    assert expected == said(rounds)
+    assert expected == tokens_of(rounds)
     copied = [r for r in rounds if r.source == "history"]
     # All but the first go on from the one before, and are found by no look-up.
     assert [(8, 7, 7)] * 3 == [(r.width, r.offered, r.accepted) for r in copied[:3]]
@@ -156,7 +151,7 @@ def test_a_copy_may_be_wrong_at_any_place(desk: Make, place: int) -> None:
     _, rounds = made.ask("hello", sampling=WARM, max_tokens=COUNT, speculation=COPIES)
     first = next(n for n, r in enumerate(rounds) if r.source == "history")
 
-    assert expected == said(rounds)
+    assert expected == tokens_of(rounds)
     assert ahead(made)
     assert_adds_up(made, "r1")
     assert judged(rounds) == taught(made)
@@ -220,7 +215,7 @@ def test_after_a_copy_broke_off_the_next_round_is_not_launched_on_top_of_it(desk
     assert isinstance(executor, Late)
     lost = next(n for n, r in enumerate(rounds) if r.reason == BROKE_OFF)
 
-    assert expected == said(rounds)
+    assert expected == tokens_of(rounds)
     assert 0 == executor.before[lost + 1]
     assert ("other", 7, 7) == (
         rounds[lost + 1].origin, rounds[lost + 1].offered, rounds[lost + 1].accepted,
@@ -236,7 +231,7 @@ def test_a_response_that_ends_is_not_gone_past(desk: Make, length: int) -> None:
     _, rounds = made.ask("hello", sampling=WARM, max_tokens=COUNT, speculation=COPIES)
     copied = [r for r in rounds if r.origin == "planted"]
 
-    assert expected == said(rounds)
+    assert expected == tokens_of(rounds)
     assert length - FIRST >= sum(r.offered for r in copied)
     assert all(r.offered == r.accepted for r in copied)
     # Half as many drafts as are under way have to be there behind the next token.
@@ -256,7 +251,7 @@ def test_an_answer_that_ends_inside_a_copy_ends_there(desk: Make, place: int) ->
     finished, rounds = made.ask("hello", speculation=COPIES, **fields)
     other, _ = alone.ask("hello", speculation=PLAIN, **fields)
 
-    assert expected[: ended + 1] == said(rounds)
+    assert expected[: ended + 1] == tokens_of(rounds)
     assert ("stop", other.text) == (finished.reason, finished.text)
     assert_adds_up(made, "r1")
     assert not made.engine.player.flights
@@ -272,7 +267,7 @@ def test_a_budget_ends_a_run_of_copies(desk: Make, budget: int) -> None:
     finished, rounds = made.ask("hello", sampling=WARM, max_tokens=budget, speculation=COPIES)
 
     assert "length" == finished.reason
-    assert expected[:budget] == said(rounds)
+    assert expected[:budget] == tokens_of(rounds)
     assert (budget > FIRST + 8 + 7) == bool(ahead(made))
     # Nothing was launched that was not needed.
     assert len(rounds) == len(made.engine.executor.plans)  # type: ignore[attr-defined]
@@ -289,7 +284,7 @@ def test_a_cancel_takes_in_the_copies_under_way(desk: Make, steps: int) -> None:
     for _ in range(steps):
         made.engine.step()
     made.engine.cancel(request.id)
-    tokens = said(made.rounds(request.id))
+    tokens = tokens_of(made.rounds(request.id))
 
     assert expected[: len(tokens)] == tokens
     assert_adds_up(made, request.id)
@@ -306,7 +301,7 @@ def test_what_the_host_judges_goes_on_only_when_it_was_read(
     plant(made, [*expected, *range(9, 30)])
     _, rounds = made.ask("hello", sampling=WARM, max_tokens=COUNT, speculation=COPIES, **fields)
 
-    assert expected == said(rounds)
+    assert expected == tokens_of(rounds)
     assert 1 == made.engine.executor.most  # type: ignore[attr-defined]
     assert sum(r.accepted for r in rounds) > 20
 
@@ -335,7 +330,7 @@ def test_of_two_lanes_one_may_break_off(desk: Make, kept: int, kind: str) -> Non
     rounds = [made.rounds(name) for name in ("r1", "r2")]
     lost = [[r for r in own if r.reason == BROKE_OFF] for own in rounds]
 
-    assert expected == [said(own) for own in rounds]
+    assert expected == [tokens_of(own) for own in rounds]
     assert [] == lost[0]
     assert [0] * len(lost[1]) == [r.offered for r in lost[1]]
     assert (kept < 8) == bool(lost[1])
@@ -384,11 +379,9 @@ def test_what_was_said_before_is_copied_ahead_and_says_the_same(
     made = desk(lanes=lanes)
     together = late(made) if kind == "late" else captured(made)
     asked = play(together, familiar(seed))
+    assert_played_as_alone(together, asked, desk)
     for request in asked:
-        assert_says_what_plain_decoding_says(together, request, desk(mtp=False))
         for r in together.rounds(request.id):
             assert (r.match_length > 0) == bool({"context", "history"} & set(r.draft_sources))
-    for slot in range(lanes):
-        assert_holds(together.engine, slot, desk().engine)
     if kind == "late" and lanes == 1:
         assert ahead(together)

@@ -20,8 +20,7 @@ from tests.engine.conftest import Desk
 from tests.engine.learned import write_head
 from tests.engine.test_flights import schedule
 from tests.engine.test_schedules import (
-    assert_holds,
-    assert_says_what_plain_decoding_says,
+    assert_played_as_alone,
     learned_of,
     play,
 )
@@ -128,10 +127,7 @@ def test_any_schedule_says_what_plain_decoding_says(
 ) -> None:
     monkeypatch.setattr("flarechat.engine.engine.PREFILL_CHUNK", 5)
     together = captured(learned_desk(lanes=lanes))
-    for request in play(together, schedule(seed)):
-        assert_says_what_plain_decoding_says(together, request, learned_desk(mtp=False))
-    for slot in range(lanes):
-        assert_holds(together.engine, slot, learned_desk().engine)
+    assert_played_as_alone(together, play(together, schedule(seed)), learned_desk)
 
 
 def test_log_probabilities_come_from_the_logits_that_the_replay_left(learned_desk: Make) -> None:

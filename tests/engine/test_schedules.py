@@ -8,7 +8,7 @@ head's rows with it. Requests with MTP and without follow one another in the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import pytest
@@ -105,10 +105,15 @@ def test_every_schedule_says_what_plain_decoding_says(
     desk: Make, moves: list[object], lanes: int
 ) -> None:
     together = desk(lanes=lanes)
-    for request in play(together, moves):
-        assert_says_what_plain_decoding_says(together, request, desk(mtp=False))
-    for slot in range(lanes):
-        assert_holds(together.engine, slot, desk().engine)
+    assert_played_as_alone(together, play(together, moves), desk)
+
+
+def assert_played_as_alone(together: Desk, asked: Sequence[Request], make: Make) -> None:
+    """Requests that were played together said what each says alone, and left what it leaves."""
+    for request in asked:
+        assert_says_what_plain_decoding_says(together, request, make(mtp=False))
+    for slot in range(together.engine.pool.slots):
+        assert_holds(together.engine, slot, make().engine)
 
 
 def assert_says_what_plain_decoding_says(together: Desk, request: Request, plain: Desk) -> None:
