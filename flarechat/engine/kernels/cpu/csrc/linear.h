@@ -23,6 +23,10 @@ static inline int32_t fc_tiles(const fc_matrix *matrix) {
 void fc_product(const fc_matrix *matrix, int32_t first, int32_t last, int32_t rows, const float *x,
                 const void *packed, float *y, const float *added, int64_t stride);
 
+/* Tiles that make a chunk for fc_parallel: enough that claiming it costs nothing, few enough that
+ * threads end together. */
+int32_t fc_chunk_tiles(const fc_matrix *matrix);
+
 /* Root-mean-square normalisation of one row. */
 void fc_normalise(const float *x, const float *weight, float eps, int32_t columns, float *y);
 

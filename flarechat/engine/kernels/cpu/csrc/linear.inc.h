@@ -1,0 +1,145 @@
+/* Products, for one instruction set. The including file defines
+ *
+ *   LANES, WIDEST             rows of a tile taken at once; rows of activations, at most 8
+ *   lanes, sums, codes        LANES floats; LANES int32; a group's weights, decoded
+ *   zero() broadcast(f) add(a, b) times(a, b) fma_lanes(a, b, c) to_float(sums)
+ *   load(p, n) store(p, v, n) n <= LANES floats
+ *   halves(p) bfloats(p)      LANES float16 or bfloat16 as floats
+ *   decode4(p) decode8(p)     a group's codes from those of row 0
+ *   dot4(c, x) dot8(c, x)     the exact sum of code * activation of every row
+ */
+
+/* Rows row ... row+width-1 of the tile's rows lane ... lane+LANES-1, added to what there is. */
+FC_INLINE void put(const fc_operands *o, int32_t at, int32_t row, int width, const lanes *results) {
+    const int32_t left = o->matrix->rows - at, count = left < LANES ? left : LANES;
+    if (count <= 0)
+        return;
+    for (int w = 0; w < width; w++) {
+        const int64_t place = (row + w) * o->stride + at;
+        lanes result = results[w];
+        if (o->added)
+            result = add(result, load(o->added + place, count));
+        store(o->y + place, result, count);
+    }
+}
+
+FC_INLINE void quantised_block(const fc_operands *o, const uint8_t *tile, int32_t at, int lane,
+                               int32_t row, const int kind, const int width) {
+    const int32_t groups = o->matrix->columns / FC_GROUP;
+    const int code_bytes = kind == FC_Q8_0 ? 512 : 256;
+    const fc_packed_group *x = o->packed + (int64_t)row * groups;
+    lanes results[WIDEST];
+    for (int w = 0; w < width; w++)
+        results[w] = zero();
+    for (int32_t group = 0; group < groups; group++, tile += fc_group_bytes(kind), x++) {
+        const uint16_t *scales = (const uint16_t *)(tile + code_bytes) + lane;
+        const codes weights = kind == FC_Q8_0 ? decode8(tile + 4 * lane) : decode4(tile + 4 * lane);
+        const lanes scale = halves(scales);
+        const lanes minimum = kind == FC_Q4_1 ? halves(scales + FC_TILE) : times(scale, broadcast(-8));
+        for (int w = 0; w < width; w++) {
+            const fc_packed_group *of_row = x + (int64_t)w * groups;
+            const lanes dot = to_float(kind == FC_Q8_0 ? dot8(weights, of_row) : dot4(weights, of_row));
+            results[w] = fma_lanes(times(scale, broadcast(of_row->scale)), dot, results[w]);
+            if (kind != FC_Q8_0)
+                results[w] = fma_lanes(minimum, broadcast(of_row->sum), results[w]);
+        }
+    }
+    put(o, at, row, width, results);
+}
+
+FC_INLINE void bfloat_column(const float *x, int32_t columns, const uint16_t *weights, const int width,
+                             lanes *results) {
+    const lanes weight = bfloats(weights);
+    for (int w = 0; w < width; w++)
+        results[w] = fma_lanes(weight, broadcast(x[(int64_t)w * columns]), results[w]);
+}
+
+/* Even columns in one sum, odd ones in another. */
+FC_INLINE void bfloat_block(const fc_operands *o, const uint8_t *tile, int32_t at, int lane,
+                            int32_t row, const int width) {
+    const int32_t columns = o->matrix->columns;
+    const uint16_t *weights = (const uint16_t *)tile + lane;
+    const float *x = o->x + (int64_t)row * columns;
+    lanes even[WIDEST], odd[WIDEST];
+    for (int w = 0; w < width; w++)
+        even[w] = odd[w] = zero();
+    int32_t column = 0;
+    for (; column + 2 <= columns; column += 2) {
+        bfloat_column(x + column, columns, weights + column * FC_TILE, width, even);
+        bfloat_column(x + column + 1, columns, weights + (column + 1) * FC_TILE, width, odd);
+    }
+    if (column < columns)
+        bfloat_column(x + column, columns, weights + column * FC_TILE, width, even);
+    for (int w = 0; w < width; w++)
+        even[w] = add(even[w], odd[w]);
+    put(o, at, row, width, even);
+}
+
+FC_INLINE void block(const fc_operands *o, const uint8_t *tile, int32_t at, int lane, int32_t row,
+                     const int kind, const int width) {
+    if (kind == FC_BF16)
+        bfloat_block(o, tile, at + lane, lane, row, width);
+    else
+        quantised_block(o, tile, at + lane, lane, row, kind, width);
+}
+
+/* Rows first ... last-1 of a tile whose first row is `at`. */
+FC_INLINE void tile_rows(const fc_operands *o, const uint8_t *tile, int32_t at, int32_t first,
+                         int32_t last, const int kind) {
+    for (int lane = 0; lane < FC_TILE; lane += LANES) {
+        int32_t row = first;
+        for (; row + WIDEST <= last; row += WIDEST)
+            block(o, tile, at, lane, row, kind, WIDEST);
+        switch (last - row) {
+        case 1: block(o, tile, at, lane, row, kind, 1); break;
+        case 2: block(o, tile, at, lane, row, kind, 2); break;
+        case 3: block(o, tile, at, lane, row, kind, 3); break;
+#if WIDEST > 4
+        case 4: block(o, tile, at, lane, row, kind, 4); break;
+        case 5: block(o, tile, at, lane, row, kind, 5); break;
+        case 6: block(o, tile, at, lane, row, kind, 6); break;
+        case 7: block(o, tile, at, lane, row, kind, 7); break;
+#endif
+        }
+    }
+}
+
+static void tile_q4_0(const fc_operands *o, const uint8_t *tile, int32_t at, int32_t first,
+                      int32_t last) {
+    tile_rows(o, tile, at, first, last, FC_Q4_0);
+}
+
+static void tile_q4_1(const fc_operands *o, const uint8_t *tile, int32_t at, int32_t first,
+                      int32_t last) {
+    tile_rows(o, tile, at, first, last, FC_Q4_1);
+}
+
+static void tile_q8_0(const fc_operands *o, const uint8_t *tile, int32_t at, int32_t first,
+                      int32_t last) {
+    tile_rows(o, tile, at, first, last, FC_Q8_0);
+}
+
+static void tile_bf16(const fc_operands *o, const uint8_t *tile, int32_t at, int32_t first,
+                      int32_t last) {
+    tile_rows(o, tile, at, first, last, FC_BF16);
+}
+
+/* Rows of activations that stay in the second cache while the tiles go by. */
+static int32_t rows_at_once(const fc_matrix *matrix) {
+    const int32_t bytes = matrix->kind == FC_BF16 ? matrix->columns * 4 : matrix->columns * 11 / 8;
+    const int32_t rows = (CACHED_BYTES / bytes) / WIDEST * WIDEST;
+    return rows > WIDEST ? rows : WIDEST;
+}
+
+static void product(const fc_operands *o, int32_t first, int32_t last) {
+    static void (*const of_kind[])(const fc_operands *, const uint8_t *, int32_t, int32_t, int32_t) =
+        {tile_q4_0, tile_q4_1, tile_q8_0, tile_bf16};
+    const size_t bytes = fc_tile_bytes(o->matrix);
+    const int32_t at_once = rows_at_once(o->matrix);
+    for (int32_t row = 0; row < o->rows; row += at_once) {
+        const int32_t end = row + at_once < o->rows ? row + at_once : o->rows;
+        for (int32_t tile = first; tile < last; tile++)
+            of_kind[o->matrix->kind](o, (const uint8_t *)o->matrix->data + tile * bytes,
+                                     tile * FC_TILE, row, end);
+    }
+}
