@@ -1,12 +1,13 @@
 /* Products, for one instruction set. The including file defines
  *
- *   LANES, WIDEST             rows of a tile taken at once; rows of activations, at most 8
- *   lanes, sums, codes        LANES floats; LANES int32; a group's weights, decoded
- *   zero() broadcast(f) add(a, b) times(a, b) fma_lanes(a, b, c) to_float(sums)
- *   load(p, n) store(p, v, n) n <= LANES floats
- *   halves(p) bfloats(p)      LANES float16 or bfloat16 as floats
- *   decode4(p) decode8(p)     a group's codes from those of row 0
- *   dot4(c, x) dot8(c, x)     the exact sum of code * activation of every row
+ *   LANES, WIDEST            rows of a tile taken at once; rows of activations, at most 8
+ *   lanes, quads, sums       LANES floats; codes of four columns a row; sums of their products
+ *   zero() broadcast(f) add(a, b) times(a, b) fma_lanes(a, b, c)
+ *   load(p, n) store(p, v, n)     n <= LANES floats
+ *   halves(p) bfloats(p)          LANES float16 or bfloat16 as floats
+ *   low4(p) high4(p) whole8(p)    quads of 64 bytes of a tile
+ *   first4() more4(s, q, x) last4(s), first8(total) more8(s, q, x) last8(s)
+ *                                 the exact sum of code * activation, four columns at a time
  */
 
 /* Rows row ... row+width-1 of the tile's rows lane ... lane+LANES-1, added to what there is. */
@@ -23,26 +24,57 @@ FC_INLINE void put(const fc_operands *o, int32_t at, int32_t row, int width, con
     }
 }
 
+/* Rows are the inner loop: so many sums that do not wait for one another keep the units busy, where
+ * one row's eight steps after another's would fill the scheduler with steps that wait. */
+FC_INLINE void dots4(const uint8_t *codes, const fc_packed_group *x, int64_t stride,
+                     const int width, sums *dots) {
+    for (int w = 0; w < width; w++)
+        dots[w] = first4();
+    for (int i = 0; i < 4; i++) {
+        const quads low = low4(codes + 64 * i), high = high4(codes + 64 * i);
+        for (int w = 0; w < width; w++)
+            dots[w] = more4(dots[w], low, x[w * stride].codes + 4 * i);
+        for (int w = 0; w < width; w++)
+            dots[w] = more4(dots[w], high, x[w * stride].codes + 16 + 4 * i);
+    }
+}
+
+FC_INLINE void dots8(const uint8_t *codes, const fc_packed_group *x, int64_t stride,
+                     const int width, sums *dots) {
+    for (int w = 0; w < width; w++)
+        dots[w] = first8(x[w * stride].total);
+    for (int i = 0; i < 8; i++) {
+        const quads whole = whole8(codes + 64 * i);
+        for (int w = 0; w < width; w++)
+            dots[w] = more8(dots[w], whole, x[w * stride].codes + 4 * i);
+    }
+}
+
 FC_INLINE void quantised_block(const fc_operands *o, const uint8_t *tile, int32_t at, int lane,
                                int32_t row, const int kind, const int width) {
     const int32_t groups = o->matrix->columns / FC_GROUP;
-    const int code_bytes = kind == FC_Q8_0 ? 512 : 256;
     const fc_packed_group *x = o->packed + (int64_t)row * groups;
     lanes results[WIDEST];
     for (int w = 0; w < width; w++)
         results[w] = zero();
     for (int32_t group = 0; group < groups; group++, tile += fc_group_bytes(kind), x++) {
-        const uint16_t *scales = (const uint16_t *)(tile + code_bytes) + lane;
-        const codes weights = kind == FC_Q8_0 ? decode8(tile + 4 * lane) : decode4(tile + 4 * lane);
+        const uint16_t *scales = (const uint16_t *)(tile + (kind == FC_Q8_0 ? 512 : 256)) + lane;
         const lanes scale = halves(scales);
-        const lanes minimum = kind == FC_Q4_1 ? halves(scales + FC_TILE) : times(scale, broadcast(-8));
+        sums dots[WIDEST];
+        if (kind == FC_Q8_0)
+            dots8(tile + 4 * lane, x, groups, width, dots);
+        else
+            dots4(tile + 4 * lane, x, groups, width, dots);
         for (int w = 0; w < width; w++) {
-            const fc_packed_group *of_row = x + (int64_t)w * groups;
-            const lanes dot = to_float(kind == FC_Q8_0 ? dot8(weights, of_row) : dot4(weights, of_row));
-            results[w] = fma_lanes(times(scale, broadcast(of_row->scale)), dot, results[w]);
-            if (kind != FC_Q8_0)
-                results[w] = fma_lanes(minimum, broadcast(of_row->sum), results[w]);
+            const lanes dot = kind == FC_Q8_0 ? last8(dots[w]) : last4(dots[w]);
+            const lanes factor = times(scale, broadcast(x[(int64_t)w * groups].scale));
+            results[w] = fma_lanes(factor, dot, results[w]);
         }
+        if (kind == FC_Q8_0)
+            continue;
+        const lanes minimum = kind == FC_Q4_1 ? halves(scales + FC_TILE) : times(scale, broadcast(-8));
+        for (int w = 0; w < width; w++)
+            results[w] = fma_lanes(minimum, broadcast(x[(int64_t)w * groups].sum), results[w]);
     }
     put(o, at, row, width, results);
 }

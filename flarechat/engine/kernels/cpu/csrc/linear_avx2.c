@@ -17,16 +17,13 @@
 
 typedef __m256 lanes;
 typedef __m256i sums;
-typedef struct {
-    __m256i at[8]; /* of four columns each */
-} codes;
+typedef __m256i quads;
 
 FC_INLINE lanes zero(void) { return _mm256_setzero_ps(); }
 FC_INLINE lanes broadcast(float value) { return _mm256_set1_ps(value); }
 FC_INLINE lanes add(lanes a, lanes b) { return _mm256_add_ps(a, b); }
 FC_INLINE lanes times(lanes a, lanes b) { return _mm256_mul_ps(a, b); }
 FC_INLINE lanes fma_lanes(lanes a, lanes b, lanes c) { return _mm256_fmadd_ps(a, b, c); }
-FC_INLINE lanes to_float(sums a) { return _mm256_cvtepi32_ps(a); }
 
 FC_INLINE __m256i first_lanes(int32_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -52,48 +49,39 @@ FC_INLINE lanes bfloats(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-FC_INLINE codes decode4(const uint8_t *p) {
-    const __m256i low = _mm256_set1_epi8(15);
-    codes result;
-    for (int i = 0; i < 4; i++) {
-        const __m256i both = _mm256_loadu_si256((const __m256i *)(p + 64 * i));
-        result.at[i] = _mm256_and_si256(both, low);
-        result.at[4 + i] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-    }
-    return result;
+FC_INLINE quads whole8(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+FC_INLINE quads low4(const uint8_t *p) {
+    return _mm256_and_si256(whole8(p), _mm256_set1_epi8(15));
+}
+FC_INLINE quads high4(const uint8_t *p) {
+    return _mm256_and_si256(_mm256_srli_epi16(whole8(p), 4), _mm256_set1_epi8(15));
 }
 
-FC_INLINE codes decode8(const uint8_t *p) {
-    codes result;
-    for (int i = 0; i < 8; i++)
-        result.at[i] = _mm256_loadu_si256((const __m256i *)(p + 64 * i));
-    return result;
-}
-
-FC_INLINE __m256i four_columns(const fc_packed_group *x, int quad) {
-    int32_t four;
-    memcpy(&four, x->codes + 4 * quad, sizeof four);
-    return _mm256_set1_epi32(four);
+FC_INLINE __m256i four(const int8_t *x) {
+    int32_t columns;
+    memcpy(&columns, x, sizeof columns);
+    return _mm256_set1_epi32(columns);
 }
 
 /* Eight sums of two products, each at most 2 * 15 * 127, stay within an int16. */
-FC_INLINE sums dot4(codes c, const fc_packed_group *x) {
-    __m256i pairs = _mm256_maddubs_epi16(c.at[0], four_columns(x, 0));
-    for (int i = 1; i < 8; i++)
-        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(c.at[i], four_columns(x, i)));
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+FC_INLINE sums first4(void) { return _mm256_setzero_si256(); }
+FC_INLINE sums more4(sums s, quads q, const int8_t *x) {
+    return _mm256_add_epi16(s, _mm256_maddubs_epi16(q, four(x)));
+}
+FC_INLINE lanes last4(sums s) {
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(s, _mm256_set1_epi16(1)));
 }
 
 /* The sign goes over to the activations: at most 2 * 128 * 127 then, which an int16 holds. */
-FC_INLINE sums dot8(codes c, const fc_packed_group *x) {
-    __m256i result = _mm256_setzero_si256();
-    for (int i = 0; i < 8; i++) {
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(c.at[i]),
-                                                   _mm256_sign_epi8(four_columns(x, i), c.at[i]));
-        result = _mm256_add_epi32(result, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    }
-    return result;
+FC_INLINE sums first8(int32_t total) {
+    (void)total;
+    return _mm256_setzero_si256();
 }
+FC_INLINE sums more8(sums s, quads q, const int8_t *x) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(four(x), q));
+    return _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+FC_INLINE lanes last8(sums s) { return _mm256_cvtepi32_ps(s); }
 
 #include "linear.inc.h"
 #include "quantise.inc.h"

@@ -19,16 +19,13 @@
 
 typedef __m512 lanes;
 typedef __m512i sums;
-typedef struct {
-    __m512i at[8]; /* of four columns each */
-} codes;
+typedef __m512i quads;
 
 FC_INLINE lanes zero(void) { return _mm512_setzero_ps(); }
 FC_INLINE lanes broadcast(float value) { return _mm512_set1_ps(value); }
 FC_INLINE lanes add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
 FC_INLINE lanes times(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 FC_INLINE lanes fma_lanes(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
-FC_INLINE lanes to_float(sums a) { return _mm512_cvtepi32_ps(a); }
 
 FC_INLINE __mmask16 first_lanes(int32_t n) { return (__mmask16)((1u << n) - 1); }
 
@@ -49,41 +46,28 @@ FC_INLINE lanes bfloats(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-FC_INLINE codes decode4(const uint8_t *p) {
-    const __m512i low = _mm512_set1_epi8(15);
-    codes result;
-    for (int i = 0; i < 4; i++) {
-        const __m512i both = _mm512_loadu_si512(p + 64 * i);
-        result.at[i] = _mm512_and_si512(both, low);
-        result.at[4 + i] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-    }
-    return result;
+FC_INLINE quads low4(const uint8_t *p) {
+    return _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15));
 }
-
+FC_INLINE quads high4(const uint8_t *p) {
+    return _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15));
+}
 /* Unsigned, as the instruction wants them: 128 more than the code. */
-FC_INLINE codes decode8(const uint8_t *p) {
-    codes result;
-    for (int i = 0; i < 8; i++)
-        result.at[i] = _mm512_xor_si512(_mm512_loadu_si512(p + 64 * i), _mm512_set1_epi8(-128));
-    return result;
+FC_INLINE quads whole8(const uint8_t *p) {
+    return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128));
 }
 
-FC_INLINE sums dot(__m512i result, codes c, const fc_packed_group *x) {
-    for (int i = 0; i < 8; i++) {
-        int32_t four;
-        memcpy(&four, x->codes + 4 * i, sizeof four);
-        result = _mm512_dpbusd_epi32(result, c.at[i], _mm512_set1_epi32(four));
-    }
-    return result;
+FC_INLINE sums first4(void) { return _mm512_setzero_si512(); }
+FC_INLINE sums more4(sums s, quads q, const int8_t *x) {
+    int32_t columns;
+    memcpy(&columns, x, sizeof columns);
+    return _mm512_dpbusd_epi32(s, q, _mm512_set1_epi32(columns));
 }
+FC_INLINE lanes last4(sums s) { return _mm512_cvtepi32_ps(s); }
 
-FC_INLINE sums dot4(codes c, const fc_packed_group *x) {
-    return dot(_mm512_setzero_si512(), c, x);
-}
-
-FC_INLINE sums dot8(codes c, const fc_packed_group *x) {
-    return dot(_mm512_set1_epi32(-128 * x->total), c, x);
-}
+FC_INLINE sums first8(int32_t total) { return _mm512_set1_epi32(-128 * total); }
+FC_INLINE sums more8(sums s, quads q, const int8_t *x) { return more4(s, q, x); }
+FC_INLINE lanes last8(sums s) { return last4(s); }
 
 #include "linear.inc.h"
 #include "quantise.inc.h"

@@ -14,7 +14,9 @@ typedef struct {
     int32_t at[LANES];
 } sums;
 
-typedef const uint8_t *codes;
+typedef struct {
+    int8_t at[4 * LANES];
+} quads;
 
 #define EVERY_LANE(expression)        \
     lanes result;                     \
@@ -27,7 +29,6 @@ FC_INLINE lanes zero(void) { return broadcast(0.0f); }
 FC_INLINE lanes add(lanes a, lanes b) { EVERY_LANE(a.at[i] + b.at[i]); }
 FC_INLINE lanes times(lanes a, lanes b) { EVERY_LANE(a.at[i] * b.at[i]); }
 FC_INLINE lanes fma_lanes(lanes a, lanes b, lanes c) { EVERY_LANE(fmaf(a.at[i], b.at[i], c.at[i])); }
-FC_INLINE lanes to_float(sums a) { EVERY_LANE((float)a.at[i]); }
 FC_INLINE lanes load(const float *p, int32_t n) { EVERY_LANE(i < n ? p[i] : 0.0f); }
 FC_INLINE lanes halves(const uint16_t *p) { EVERY_LANE(fc_half_float(p[i])); }
 FC_INLINE lanes bfloats(const uint16_t *p) { EVERY_LANE(fc_bfloat_float(p[i])); }
@@ -37,29 +38,31 @@ FC_INLINE void store(float *p, lanes a, int32_t n) {
         p[i] = a.at[i];
 }
 
-FC_INLINE codes decode4(const uint8_t *p) { return p; }
-FC_INLINE codes decode8(const uint8_t *p) { return p; }
+#define EVERY_CODE(expression)           \
+    quads result;                        \
+    for (int i = 0; i < 4 * LANES; i++)  \
+        result.at[i] = (int8_t)(expression); \
+    return result
 
-FC_INLINE sums dot4(codes c, const fc_packed_group *x) {
-    sums result = {{0}};
-    for (int quad = 0; quad < 4; quad++)
-        for (int i = 0; i < LANES; i++)
-            for (int j = 0; j < 4; j++) {
-                const int32_t code = c[64 * quad + 4 * i + j];
-                result.at[i] += (code & 15) * x->codes[4 * quad + j];
-                result.at[i] += (code >> 4) * x->codes[16 + 4 * quad + j];
-            }
-    return result;
-}
+FC_INLINE quads low4(const uint8_t *p) { EVERY_CODE(p[i] & 15); }
+FC_INLINE quads high4(const uint8_t *p) { EVERY_CODE(p[i] >> 4); }
+FC_INLINE quads whole8(const uint8_t *p) { EVERY_CODE(p[i]); }
 
-FC_INLINE sums dot8(codes c, const fc_packed_group *x) {
-    sums result = {{0}};
-    for (int quad = 0; quad < 8; quad++)
-        for (int i = 0; i < LANES; i++)
-            for (int j = 0; j < 4; j++)
-                result.at[i] += (int8_t)c[64 * quad + 4 * i + j] * x->codes[4 * quad + j];
-    return result;
+FC_INLINE sums first4(void) { return (sums){{0}}; }
+FC_INLINE sums more4(sums s, quads q, const int8_t *x) {
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < 4; j++)
+            s.at[i] += q.at[4 * i + j] * x[j];
+    return s;
 }
+FC_INLINE lanes last4(sums s) { EVERY_LANE((float)s.at[i]); }
+
+FC_INLINE sums first8(int32_t total) {
+    (void)total;
+    return first4();
+}
+FC_INLINE sums more8(sums s, quads q, const int8_t *x) { return more4(s, q, x); }
+FC_INLINE lanes last8(sums s) { return last4(s); }
 
 #include "linear.inc.h"
 #include "quantise.inc.h"
