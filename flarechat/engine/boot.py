@@ -256,7 +256,7 @@ def _describe(
         recipe=checkpoint.architecture,
         fingerprint=checkpoint.fingerprint,
         template_digest=digest,
-        parameters=_parameters(checkpoint, args),
+        parameters=recipe_for(checkpoint.architecture).parameters(args),
         vocabulary=args.vocab_size,
         context=context,
         layers=args.num_hidden_layers,
@@ -268,14 +268,6 @@ def _describe(
         recommended=checkpoint.recommended,
         mtp=mtp,
     )
-
-
-def _parameters(checkpoint: Checkpoint, args: Any) -> int:
-    """The model's values; packed tensors have other numbers of them than elements."""
-    recipe = recipe_for(checkpoint.architecture)
-    if hasattr(recipe, "parameters"):
-        return int(recipe.parameters(args))
-    return sum(t.numel() for t in checkpoint.tensors.values())
 
 
 def _cpu_name() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from flarechat.errors import ModelError, StorageError
 from flarechat.models.files import written_whole
 
-CONVERTED_VERSION = 1
+CONVERTED_VERSION = 2
 
 _CHUNK = 4 << 20
 
@@ -43,9 +43,14 @@ def remembered(path: Path, cache: Path) -> str:
         return ""
 
 
-def converted_path(cache: Path, fingerprint: str) -> Path:
-    """Where the decoded form of the GGUF with this digest lies."""
-    return cache / "converted" / f"{fingerprint}-v{CONVERTED_VERSION}.safetensors"
+def converted_path(cache: Path, fingerprint: str, version: int = CONVERTED_VERSION) -> Path:
+    """Where the converted form of the GGUF with this digest lies."""
+    return cache / "converted" / f"{fingerprint}-v{version}.safetensors"
+
+
+def outdated_paths(cache: Path, fingerprint: str) -> list[Path]:
+    """Where earlier versions, which nothing reads any more, kept theirs."""
+    return [converted_path(cache, fingerprint, old) for old in range(1, CONVERTED_VERSION)]
 
 
 def _note_of(resolved: Path, cache: Path) -> tuple[Path, dict[str, Any]]:

@@ -98,11 +98,16 @@ class Gguf:
         from gguf.quants import dequantize
 
         entry = self.tensors[name]
-        raw = np.frombuffer(self._map, dtype=np.uint8, count=entry.size, offset=entry.start)
-        values = dequantize(
-            raw.reshape(math.prod(entry.shape[:-1]), -1), GGMLQuantizationType(entry.type)
-        )
+        values = dequantize(self.raw(name), GGMLQuantizationType(entry.type))
         return np.ascontiguousarray(values, dtype=np.float32).reshape(entry.shape)
+
+    def raw(self, name: str) -> np.ndarray:
+        """The bytes of one tensor as they are stored: uint8 [rows, bytes of a row], read-only."""
+        import numpy as np
+
+        entry = self.tensors[name]
+        stored = np.frombuffer(self._map, dtype=np.uint8, count=entry.size, offset=entry.start)
+        return stored.reshape(math.prod(entry.shape[:-1]), -1)
 
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", 32)

@@ -137,8 +137,10 @@ def write(
     drop: tuple[str, ...] = (),
     surplus: dict[str, np.ndarray] | None = None,
     quantized: bool = True,
+    kind: str = "Q4_1",
 ) -> TinyGguf:
-    """Write the tiny model; `extra` sets metadata, `drop` leaves keys out, `surplus` adds."""
+    """Write the tiny model; `extra` sets metadata, `drop` leaves keys out, `surplus` adds. Its
+    matrices are `quantized` to that kind."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in {**metadata(), **(extra or {})}.items():
         if key not in drop:
@@ -148,10 +150,8 @@ def write(
         stored = value
         if "q_proj" in name or "k_proj" in name:
             stored = interleaved(value, HEADS if "q_proj" in name else KV_HEADS)
-        kind = gguf.GGMLQuantizationType.F32
-        if quantized and value.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q4_1
-        writer.add_tensor(gguf_name(name), gguf.quants.quantize(stored, kind), raw_dtype=kind)
+        type_ = gguf.GGMLQuantizationType[kind if quantized and value.ndim == 2 else "F32"]
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(stored, type_), raw_dtype=type_)
     for name, value in (surplus or {}).items():
         writer.add_tensor(name, value)
     writer.write_header_to_file()

@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flarechat.engine.weights import tiles as layout
 from flarechat.errors import ModelError
 from flarechat.protocol import Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Packing = tuple[str, int, int]
+"""Kind, rows and columns of a tensor in tiles."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One model. `config` has the keys of a config.json, `tensors` the names of its family's
-    safetensors files, with rotary rows in the rotate-half order. `fingerprint` is the hex
-    SHA-256 of the source.
+    safetensors files, with rotary rows in the rotate-half order; those that are kept packed are
+    decoded when they are asked for. `fingerprint` is the hex SHA-256 of the source.
     """
 
     name: str
@@ -48,10 +52,8 @@ class SafetensorsFiles(Mapping[str, "Tensor"]):
 
     def __getitem__(self, name: str) -> Tensor:
         path = self._places[name]
-        if path not in self._open:
-            self._open[path] = open_safetensors(path)
         with _readable(path):
-            tensor: Tensor = self._open[path].get_tensor(name)
+            tensor: Tensor = self._opened(path).get_tensor(name)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -59,6 +61,66 @@ class SafetensorsFiles(Mapping[str, "Tensor"]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor, which is not read for it."""
+        path = self._places[name]
+        with _readable(path):
+            return tuple(self._opened(path).get_slice(name).get_shape())
+
+    def packing(self, name: str) -> Packing | None:
+        """How the tensor can be kept in tiles without rounding a number; None if it cannot."""
+        path = self._places[name]
+        with _readable(path):
+            found = self._opened(path).get_slice(name)
+            held, size = found.get_dtype(), tuple(found.get_shape())
+        return ("bf16", *size) if held == "BF16" and len(size) == 2 else None
+
+    def tiles(self, name: str) -> layout.Tiles:
+        """The tiles of a tensor that has a packing."""
+        return layout.from_bfloat16(self[name])
+
+    def _opened(self, path: Path) -> Any:
+        if path not in self._open:
+            self._open[path] = open_safetensors(path)
+        return self._open[path]
+
+
+class TiledFile(SafetensorsFiles):
+    """Tensors of a converted file, where those `packed` lie in tiles and are mapped as such. The
+    float32 tensor of one is decoded whenever it is asked for.
+    """
+
+    def __init__(self, names: Collection[str], path: Path, packed: Mapping[str, Packing]) -> None:
+        super().__init__(dict.fromkeys(names, path))
+        self._packed = packed
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tiles(name).decode() if name in self._packed else super().__getitem__(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor, decoded."""
+        return self._packed[name][1:] if name in self._packed else super().shape(name)
+
+    def packing(self, name: str) -> Packing | None:
+        """How the tensor is kept, if it is in tiles."""
+        return self._packed.get(name)
+
+    def tiles(self, name: str) -> layout.Tiles:
+        """The tiles of a tensor that has a packing, mapped."""
+        return layout.Tiles(*self._packed[name], super().__getitem__(name))
+
+    def fits(self) -> bool:
+        """Whether the file has of every packed tensor the bytes that its tiles take."""
+        stored = super().shape
+        return all(stored(name) == layout.shape(*packed) for name, packed in self._packed.items())
+
+
+def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
+    """The shape of a tensor; where it lies in a file it is not read for it."""
+    if isinstance(tensors, SafetensorsFiles):
+        return tensors.shape(name)
+    return tuple(tensors[name].shape)
 
 
 def open_safetensors(path: Path) -> Any:

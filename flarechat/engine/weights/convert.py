@@ -1,35 +1,41 @@
 """From a GGUF file or a model folder to a Checkpoint.
 
-A GGUF is decoded once, into a float32 safetensors file named by the digest of its source, with
-everything else a checkpoint says in that file's header; later loads map it. Owns that converted
-file; which architectures can be built is the caller's to say.
+A GGUF is converted once, into a safetensors file named by the digest of its source, with everything
+else a checkpoint says in that file's header; later loads map it. Weights in a kind that the CPU's
+kernels read lie in it as tiles of that kind, all else as float32: no number is rounded. Owns that
+converted file; which architectures can be built is the caller's to say.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flarechat.engine.weights import folder, llama
+from flarechat.engine.weights import folder, llama, tiles
 from flarechat.engine.weights.checkpoint import (
     Checkpoint,
-    SafetensorsFiles,
+    Packing,
+    TiledFile,
     open_safetensors,
     require_supported,
 )
 from flarechat.errors import ModelError
 from flarechat.models import catalog
-from flarechat.models.digests import converted_path, digest
+from flarechat.models.digests import converted_path, digest, outdated_paths
 from flarechat.models.files import require_space, written_whole
 from flarechat.models.gguf import REMEDY, Gguf
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Report = Callable[[str, int, int], None]
 
 _FORMS = {"llama": llama}
 _HEADER_KEY = "checkpoint"
+_ALIGNMENT = 64
 _DERIVED = ("recommended", "tensors")
 _STORED = {field.name for field in fields(Checkpoint)} - set(_DERIVED)
 
@@ -48,7 +54,7 @@ def load_checkpoint(
     converted = converted_path(cache, fingerprint)
     checkpoint = _load_converted(converted, fingerprint)
     if checkpoint is None:
-        _convert(Gguf(source), fingerprint, converted, progress, supported)
+        _convert(Gguf(source), fingerprint, cache, progress, supported)
         checkpoint = _load_converted(converted, fingerprint)
     if checkpoint is None:
         raise ModelError(
@@ -66,26 +72,28 @@ def _load_converted(path: Path, fingerprint: str) -> Checkpoint | None:
     try:
         file = open_safetensors(path)
         facts = json.loads(file.metadata()[_HEADER_KEY])
-        count = facts.pop("tensor_count")
+        count, packed = facts.pop("tensor_count"), facts.pop("packed")
         names = list(file.keys())
         whole = set(facts) == _STORED and facts["fingerprint"] == fingerprint
+        tensors = TiledFile(names, path, {name: tuple(how) for name, how in packed.items()})
+        whole = whole and count == len(names) and tensors.fits()
     except (ModelError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if not whole or count != len(names):
+    if not whole:
         return None
     known = catalog.known(fingerprint=fingerprint)
     named = {"name": known.title} if known else {}
     return Checkpoint(
         **{**facts, "eos_token_ids": tuple(facts["eos_token_ids"]), **named},
         recommended=catalog.recommended(fingerprint=fingerprint, general_name=facts["name"]),
-        tensors=SafetensorsFiles(dict.fromkeys(names, path)),
+        tensors=tensors,
     )
 
 
 def _convert(
-    gguf: Gguf, fingerprint: str, target: Path, progress: Report, supported: Collection[str]
+    gguf: Gguf, fingerprint: str, cache: Path, progress: Report, supported: Collection[str]
 ) -> None:
-    """Decode every tensor, one at a time, into `target`."""
+    """Write every tensor, one at a time, into its file, and drop those of earlier versions."""
     architecture = str(gguf.metadata.get("general.architecture", "unknown"))
     require_supported(gguf.path, architecture, supported)
     form = _FORMS.get(architecture)
@@ -95,18 +103,54 @@ def _convert(
             f"Give its safetensors folder with --model, or a GGUF of {', '.join(_FORMS)}.",
         )
     config = form.config(gguf)
-    names = form.tensor_names(gguf)
-    facts = _facts(gguf, architecture, config, fingerprint) | {"tensor_count": len(names)}
-    shapes = {name: gguf.tensors[inside].shape for name, inside in names.items()}
-    header, size = _safetensors_header(shapes, {_HEADER_KEY: json.dumps(facts)})
+    places = [_Place.of(gguf, *pair) for pair in form.tensor_names(gguf).items()]
+    places.sort(key=lambda place: -min(place.size & -place.size, _ALIGNMENT))
+    packed = {place.name: place.packing for place in places if place.packing}
+    facts = _facts(gguf, architecture, config, fingerprint)
+    facts |= {"tensor_count": len(places), "packed": packed}
+    header, size = _safetensors_header(places, {_HEADER_KEY: json.dumps(facts)})
+    target = converted_path(cache, fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_space(target.parent, len(header) + size, "the converted model")
     with written_whole(target) as file:
         file.write(header)
-        for done, inside in enumerate(names.values()):
-            progress("converting", done, len(names))
-            file.write(form.read(gguf, inside, config).astype("<f4", copy=False).data)
-    progress("converting", len(names), len(names))
+        for done, place in enumerate(places):
+            progress("converting", done, len(places))
+            file.write(_content(gguf, place, form, config).data)
+    for path in outdated_paths(cache, fingerprint):
+        path.unlink(missing_ok=True)
+    progress("converting", len(places), len(places))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One tensor of the converted file: its name there and in the GGUF, and what it takes. Those
+    that fill whole lines of memory come first, so that all of them begin one."""
+
+    name: str
+    inside: str
+    packing: Packing | None
+    shape: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, gguf: Gguf, name: str, inside: str) -> _Place:
+        entry = gguf.tensors[inside]
+        kind = entry.encoding.name.lower()
+        if kind not in tiles.KINDS or len(entry.shape) != 2:
+            return cls(name, inside, None, entry.shape, 4 * entry.values)
+        packing = (kind, *entry.shape)
+        return cls(name, inside, packing, tiles.shape(*packing), tiles.size(*packing))
+
+
+def _content(gguf: Gguf, place: _Place, form: Any, config: dict[str, Any]) -> np.ndarray:
+    """The bytes of a tensor in the converted file."""
+    if place.packing is None:
+        found: np.ndarray = form.read(gguf, place.inside, config)
+        return found.astype("<f4", copy=False)
+    raw, order = gguf.raw(place.inside), form.row_order(gguf, place.inside, config)
+    whole = tiles.from_blocks(place.packing[0], raw if order is None else raw[order])
+    return whole.data.numpy()
 
 
 def _facts(
@@ -150,18 +194,14 @@ def _token(gguf: Gguf, name: str, tokens: list[str]) -> str:
     return tokens[token] if isinstance(token, int) and 0 <= token < len(tokens) else ""
 
 
-def _safetensors_header(
-    shapes: dict[str, tuple[int, ...]], metadata: dict[str, str]
-) -> tuple[bytes, int]:
-    """The header of a safetensors file of float32 tensors in this order, and their bytes."""
+def _safetensors_header(places: list[_Place], metadata: dict[str, str]) -> tuple[bytes, int]:
+    """The header of a safetensors file of these tensors in this order, and their bytes."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
-    for name, shape in shapes.items():
-        size = 4
-        for dimension in shape:
-            size *= dimension
-        table[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
+    for place in places:
+        kind, span = "U8" if place.packing else "F32", [at, at + place.size]
+        table[place.name] = {"dtype": kind, "shape": list(place.shape), "data_offsets": span}
+        at += place.size
     body = json.dumps(table, separators=(",", ":")).encode()
-    body += b" " * (-len(body) % 8)
+    body += b" " * (-(8 + len(body)) % _ALIGNMENT)
     return len(body).to_bytes(8, "little") + body, at

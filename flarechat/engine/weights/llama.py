@@ -77,22 +77,27 @@ def tensor_names(gguf: Gguf) -> dict[str, str]:
 
 def read(gguf: Gguf, name: str, config: dict[str, Any]) -> np.ndarray:
     """The float32 values of the tensor that the GGUF calls `name`, rotary rows reordered."""
-    values = gguf.read(name)
+    values, order = gguf.read(name), row_order(gguf, name, config)
+    return values if order is None else values[order]
+
+
+def row_order(gguf: Gguf, name: str, config: dict[str, Any]) -> np.ndarray | None:
+    """Which of the tensor's rows come first, second and so on; None where they stay in place."""
     if ".attn_q." in name:
-        return _rotate_half(gguf, name, values, config["num_attention_heads"])
+        return _rotate_half(gguf, name, config["num_attention_heads"])
     if ".attn_k." in name:
-        return _rotate_half(gguf, name, values, config["num_key_value_heads"])
-    return values
+        return _rotate_half(gguf, name, config["num_key_value_heads"])
+    return None
 
 
-def _rotate_half(gguf: Gguf, name: str, rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads, pair, 2] to [heads, 2, pair]: all first halves of a head, then all second."""
+def _rotate_half(gguf: Gguf, name: str, heads: int) -> np.ndarray:
+    """Rows [heads, pair, 2] as [heads, 2, pair]: all first halves of a head, then all second."""
     import numpy as np
 
-    if len(rows) % (2 * heads):
-        _refuse(gguf, f"gives {name} {len(rows)} rows, which {heads} heads do not divide in pairs")
-    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+    rows = gguf.tensors[name].shape[0]
+    if rows % (2 * heads):
+        _refuse(gguf, f"gives {name} {rows} rows, which {heads} heads do not divide in pairs")
+    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
 def _renamed(gguf: Gguf, name: str) -> str:

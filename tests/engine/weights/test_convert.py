@@ -14,9 +14,11 @@ from typing import Any, BinaryIO
 import gguf
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 
-from flarechat.engine.weights import Checkpoint, convert, load_checkpoint
+from flarechat.engine.weights import Checkpoint, convert, load_checkpoint, tiles
+from flarechat.engine.weights.checkpoint import TiledFile
 from flarechat.errors import ModelError, StorageError
 from flarechat.models import digests
 from flarechat.models.catalog import CATALOG, SMOLLM2
@@ -48,15 +50,70 @@ def test_tensors_come_under_their_safetensors_names_in_the_rotate_half_order(
         np.testing.assert_array_equal(value, checkpoint.tensors[name].numpy(), err_msg=name)
 
 
-def test_quantized_tensors_are_decoded_as_the_reference_decodes_them(tmp_path: Path) -> None:
-    written = tiny.write(tmp_path / "tiny.gguf")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "BF16", "F16", "Q5_1", "F32"])
+def test_stored_tensors_are_decoded_as_the_reference_decodes_them(
+    tmp_path: Path, kind: str
+) -> None:
+    written = tiny.write(tmp_path / "tiny.gguf", kind=kind)
     checkpoint = load(written.path, tmp_path / "cache")
 
-    kind = gguf.GGMLQuantizationType.Q4_1
-    for name in ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight"):
-        stored = gguf.quants.quantize(written.weights[name], kind)
-        expected = gguf.quants.dequantize(stored, kind)
-        np.testing.assert_array_equal(expected, checkpoint.tensors[name].numpy())
+    stored = gguf.GGMLQuantizationType[kind]
+    for name, value in written.weights.items():
+        if value.ndim == 2:
+            raw = gguf.quants.quantize(value, stored)
+            expected = gguf.quants.dequantize(raw, stored)
+            np.testing.assert_array_equal(expected, checkpoint.tensors[name].numpy(), name)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "BF16", "F16", "Q5_1", "F32"])
+def test_what_the_kernels_read_is_kept_in_tiles_and_all_else_in_float32(
+    tmp_path: Path, kind: str
+) -> None:
+    written = tiny.write(tmp_path / "tiny.gguf", kind=kind)
+    tensors = load(written.path, tmp_path / "cache").tensors
+
+    assert isinstance(tensors, TiledFile)
+    tiled = kind.lower() in tiles.KINDS
+    for name, value in written.weights.items():
+        packing = (kind.lower(), *value.shape) if tiled and value.ndim == 2 else None
+        assert (packing, value.shape) == (tensors.packing(name), tensors.shape(name)), name
+        if packing:
+            kept = tensors.tiles(name)
+            raw = gguf.quants.quantize(value, gguf.GGMLQuantizationType[kind])
+            assert torch.equal(tiles.from_blocks(kind.lower(), raw).data, kept.data), name
+            assert 0 == kept.data.data_ptr() % 32
+
+
+def test_weights_are_read_where_the_file_lies_and_not_copied(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    tensors = load(tiny.write(tmp_path / "tiny.gguf").path, cache).tensors
+    assert isinstance(tensors, TiledFile)
+    data = tensors.tiles("model.layers.1.mlp.up_proj.weight").data
+    name = str(converted(cache))
+    spans = [line.split()[0].split("-") for line in maps() if name in line]
+
+    assert any(int(low, 16) <= data.data_ptr() < int(high, 16) for low, high in spans)
+
+
+def maps() -> list[str]:
+    """The files that are mapped, with their addresses; none where the system does not tell."""
+    told = Path("/proc/self/maps")
+    if not told.exists():
+        pytest.skip("this system does not tell which files are mapped")
+    return told.read_text().splitlines()
+
+
+def test_what_earlier_versions_wrote_of_a_file_is_dropped(tmp_path: Path) -> None:
+    path, cache = tiny.write(tmp_path / "tiny.gguf").path, tmp_path / "cache"
+    (cache / "converted").mkdir(parents=True)
+    (old,) = digests.outdated_paths(cache, digests.digest(path, cache))
+    other = old.with_name("0" * 64 + "-v1.safetensors")
+    for file in (old, other):
+        file.write_bytes(b"of another time")
+    load(path, cache)
+
+    assert not old.exists()
+    assert other.exists()
 
 
 def test_a_checkpoint_says_everything_the_file_says(tmp_path: Path) -> None:
@@ -128,7 +185,7 @@ def test_a_known_file_gets_the_sampling_and_title_of_the_catalog(
     assert SMOLLM2.recommended == by_name.recommended
 
 
-@pytest.mark.parametrize("damage", ["short", "empty", "noise", "other", "older", "fewer"])
+@pytest.mark.parametrize("damage", ["short", "empty", "noise", "other", "older", "fewer", "kinds"])
 def test_a_damaged_converted_file_is_made_again(tmp_path: Path, damage: str) -> None:
     path, cache = tiny.write(tmp_path / "tiny.gguf").path, tmp_path / "cache"
     load(path, cache)
@@ -145,6 +202,7 @@ def test_a_damaged_converted_file_is_made_again(tmp_path: Path, damage: str) -> 
             "noise": bytes(range(256)) * 9,
             "older": whole.replace(b"chat_template", b"chat_templatX"),
             "fewer": whole.replace(b'tensor_count\\": 20', b'tensor_count\\": 21'),
+            "kinds": whole.replace(b'\\"q4_1\\", ', b'\\"q8_0\\", '),
         }[damage]
     assert broken != whole
     file.write_bytes(broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +24,7 @@ from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model, TransformerBlock
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import KVState
+from flarechat.engine.weights.checkpoint import shape_of
 from flarechat.errors import ModelError
 from flarechat.protocol import PACKED
 
@@ -64,6 +66,11 @@ def shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
     if not args.tie_word_embeddings:
         named["lm_head.weight"] = (args.vocab_size, dim)
     return named
+
+
+def parameters(args: ModelArgs) -> int:
+    """The model's values."""
+    return sum(math.prod(shape) for shape in shapes(args).values())
 
 
 def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, int]:
@@ -191,6 +198,6 @@ def check(
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise ModelError(f"{file} {what} tensor {names[0]}{more}.", remedy)
     for name, shape in expected.items():
-        found = tuple(tensors[name].shape)
+        found = shape_of(tensors, name)
         if found != shape:
             raise ModelError(f"The tensor {name} has shape {found}, not {shape}.", remedy)
