@@ -10,6 +10,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-dev
+KERNELS := $(VENV)/.stamp-kernels
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 ARGS ?=
@@ -17,23 +18,23 @@ ARGS ?=
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-chat: $(STAMP) ## open the chat (ARGS="--model FILE" and other flags go to flarechat)
+chat: $(KERNELS) ## open the chat (ARGS="--model FILE" and other flags go to flarechat)
 	$(BIN)/flarechat $(ARGS)
 
-test: $(STAMP) ## run the tests
+test: $(KERNELS) ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-check: $(STAMP) ## format, lint, types, import contracts, tests
+check: $(KERNELS) ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-bench: $(STAMP) ## measure drafting against plain decoding (ARGS="--workload edit")
+bench: $(KERNELS) ## measure drafting against plain decoding (ARGS="--workload edit")
 	$(BIN)/flarechat bench $(ARGS)
 
-snapshots: $(STAMP) ## draw the stored screens anew; look at the diff before you commit it
+snapshots: $(KERNELS) ## draw the stored screens anew; look at the diff before you commit it
 	FLARECHAT_UPDATE=1 $(BIN)/python -m pytest tests/ui $(PYTEST_FLAGS)
 	$(BIN)/python -m tests.ui.pictures
 
@@ -41,7 +42,13 @@ clean: ## remove the environment and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml
+# The install compiles the CPU kernels; this does where their sources changed since.
+$(KERNELS): $(STAMP) $(wildcard flarechat/engine/kernels/cpu/csrc/*.[ch])
+	@$(BIN)/python -c 'from flarechat.engine.kernels import cpu; raise SystemExit(not cpu.library())' || \
+		$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(STAMP): pyproject.toml setup.py
 	@set -e; python=; \
 	for name in python3 python3.13 python3.12 python3.11 python; do \
 		if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \

@@ -33,7 +33,8 @@ from flarechat.protocol import (
 
 FOLDER_FILE = "flarechat.toml"
 ENV_PREFIX = "FLARECHAT_"
-_NO_SETTINGS = {"home", "sampler", "test_cache", "update"}  # variables that something else reads
+# Variables that something else reads.
+_NO_SETTINGS = {"home", "sampler", "cpu_kernels", "cpu_isa", "test_cache", "update"}
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip

@@ -92,6 +92,9 @@ int32_t fc_threads(void);
 const char *fc_instructions(void);
 int32_t fc_use(const char *name);
 
+/* The digest of the sources that the library was made of, "" where its build gave none. */
+const char *fc_sources(void);
+
 #ifdef __cplusplus
 }
 #endif
