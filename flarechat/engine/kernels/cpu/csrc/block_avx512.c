@@ -1,0 +1,43 @@
+#include "block_sets.h"
+
+#ifdef FC_X86
+#include "half.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+
+#define LANES 16
+#define ROWS 6
+#include "vector.inc.h"
+
+FC_INLINE vector madd(vector a, vector b, vector c) { return _mm512_fmadd_ps(a, b, c); }
+
+FC_INLINE vector widen(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+FC_INLINE void narrow(uint16_t *p, vector v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+FC_INLINE void put(float *out, __m256i column) { store(out, _mm512_cvtph_ps(column)); }
+
+#include "transpose_x86.inc.h"
+
+#include "block.inc.h"
+
+const fc_block_set fc_block_avx512 = BLOCK_SET;
+
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
