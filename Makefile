@@ -39,7 +39,8 @@ snapshots: $(KERNELS) ## draw the stored screens anew; look at the diff before y
 	$(BIN)/python -m tests.ui.pictures
 
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f flarechat/engine/kernels/cpu/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The install compiles the CPU kernels; this does where their sources changed since.
