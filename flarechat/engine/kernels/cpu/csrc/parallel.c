@@ -1,6 +1,10 @@
 /* Threads that wait a little for work and then sleep. One number says what is left of the present
  * piece of work: a thread takes a chunk by lowering it, so that one which the system does not run
- * holds up nothing but a chunk that it has taken. */
+ * holds up nothing but a chunk that it has taken.
+ *
+ * On a busy machine even that is too much: the thread comes back after milliseconds, the time of a
+ * pass. A call that had to wait for so long takes one thread less for a while, and longer if
+ * the same happens when it is taken back. */
 #ifdef __linux__
 #define _GNU_SOURCE
 #include <sched.h>
@@ -16,13 +20,21 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 64, SPIN_NANOSECONDS = 100000 };
+enum {
+    MOST_THREADS = 64,
+    SPIN = 100000,      /* nanoseconds of waiting for work before sleeping */
+    PATIENCE = 100000,  /* nanoseconds of waiting for others' last chunks, and three chunks' time */
+    NAP = 50000,        /* nanoseconds of sleep when patience is over: an idle core may take in the
+                         * thread waited for */
+    SHORTEST = 10000000, LONGEST = 640000000, /* nanoseconds for which a thread is left out */
+    PROBATION = 50000000
+};
 
 static struct {
     /* Chunks left in the low half; the number of the piece of work in the high half. */
     _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) atomic_int done;
-    _Alignas(64) atomic_int sleeping;
+    _Alignas(64) atomic_char asleep[MOST_THREADS];
     /* Written while nothing is left, read by threads that have a chunk. */
     fc_work work;
     void *what;
@@ -33,6 +45,12 @@ static struct {
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
 static atomic_int wanted = 1, worked = 1;
+
+/* How many of `wanted` take part now, when the next comes back, and how long the last was out. */
+static struct {
+    atomic_int threads;
+    int64_t next, back, out;
+} active = {.threads = 1};
 
 static void rest(void) {
 #if defined(__x86_64__)
@@ -60,76 +78,143 @@ static int32_t take(void) {
 
 static int left(void) { return (uint32_t)atomic_load(&pool.ticket) != 0; }
 
-static void wait_for_work(void) {
-    const int64_t end = nanoseconds() + SPIN_NANOSECONDS;
+static int called(int32_t number) {
+    return left() && number < atomic_load_explicit(&active.threads, memory_order_relaxed);
+}
+
+static void wait_for_work(int32_t number) {
+    const int64_t end = nanoseconds() + SPIN;
     do {
         for (int i = 0; i < 64; i++) {
-            if (left())
+            if (called(number))
                 return;
             rest();
         }
     } while (nanoseconds() < end);
     pthread_mutex_lock(&pool.mutex);
-    atomic_fetch_add(&pool.sleeping, 1);
-    while (!left())
+    atomic_store(&pool.asleep[number], 1);
+    while (!called(number))
         pthread_cond_wait(&pool.wake, &pool.mutex);
-    atomic_fetch_sub(&pool.sleeping, 1);
+    atomic_store(&pool.asleep[number], 0);
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void *help(void *unused) {
-    (void)unused;
+static void *help(void *number) {
     for (;;) {
-        const int32_t chunk = take();
-        if (chunk < 0) {
-            wait_for_work();
-            continue;
+        wait_for_work((int32_t)(intptr_t)number);
+        for (int32_t chunk; (chunk = take()) >= 0;) {
+            pool.work(pool.what, chunk);
+            atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
         }
-        pool.work(pool.what, chunk);
-        atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
     }
     return NULL;
 }
 
+/* A child has none of its parent's threads. */
+static void forget(void) {
+    pool.started = 0;
+    for (int32_t number = 0; number < MOST_THREADS; number++)
+        atomic_store(&pool.asleep[number], 0);
+    pthread_mutex_init(&pool.mutex, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forget); }
+
 static void start(int32_t threads) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (pool.started >= threads - 1)
+        return;
+    pthread_once(&once, watch_forks);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; pool.started < threads - 1; pool.started++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL))
+        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)(pool.started + 1)))
             break;
         pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void fc_parallel(fc_work work, void *what, int32_t chunks) {
-    const int32_t threads = atomic_load_explicit(&wanted, memory_order_relaxed);
-    atomic_store_explicit(&worked, threads < chunks ? threads : 1, memory_order_relaxed);
-    if (threads == 1 || chunks < 2) {
-        for (int32_t chunk = 0; chunk < chunks; chunk++)
-            work(what, chunk);
-        return;
+static void leave_one_out(int64_t now) {
+    active.out = now - active.back < PROBATION ? active.out * 2 : SHORTEST;
+    active.out = active.out < SHORTEST ? SHORTEST : active.out > LONGEST ? LONGEST : active.out;
+    active.next = now + active.out;
+    atomic_store_explicit(&active.threads, active.threads - 1, memory_order_relaxed);
+}
+
+static int32_t threads_now(void) {
+    const int32_t most = atomic_load_explicit(&wanted, memory_order_relaxed);
+    int32_t threads = atomic_load_explicit(&active.threads, memory_order_relaxed);
+    if (threads < most) {
+        const int64_t now = nanoseconds();
+        if (now >= active.next) {
+            active.back = now;
+            active.next = now + PROBATION;
+            threads++;
+        }
     }
-    if (pool.started < threads - 1)
-        start(threads);
+    threads = threads < most ? threads : most;
+    atomic_store_explicit(&active.threads, threads, memory_order_relaxed);
+    return threads;
+}
+
+/* Until all chunks are done; `began` is when the caller began, `mine` how many it did itself. */
+static void wait_for_others(int32_t chunks, int64_t began, int32_t mine) {
+    int64_t limit = 0;
+    for (int turn = 0; atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; turn++) {
+        rest();
+        if (turn % 64 != 63)
+            continue;
+        const int64_t now = nanoseconds();
+        if (!limit) {
+            limit = now + PATIENCE + 3 * (now - began) / (mine + 1);
+        } else if (now > limit) {
+            leave_one_out(now);
+            const struct timespec nap = {0, NAP};
+            while (atomic_load_explicit(&pool.done, memory_order_acquire) < chunks)
+                nanosleep(&nap, NULL);
+        }
+    }
+}
+
+static void wake(int32_t threads) {
+    int asleep = 0;
+    for (int32_t number = 1; number < threads; number++)
+        asleep |= atomic_load(&pool.asleep[number]);
+    if (!asleep)
+        return;
+    pthread_mutex_lock(&pool.mutex);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+static void offer(fc_work work, void *what, int32_t chunks) {
     pool.work = work, pool.what = what, pool.chunks = chunks;
     atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
     const uint64_t number = (atomic_load(&pool.ticket) >> 32) + 1;
     atomic_store(&pool.ticket, number << 32 | (uint32_t)chunks);
-    if (atomic_load(&pool.sleeping)) {
-        pthread_mutex_lock(&pool.mutex);
-        pthread_cond_broadcast(&pool.wake);
-        pthread_mutex_unlock(&pool.mutex);
-    }
-    for (int32_t chunk, mine = 1; mine; mine = chunk >= 0)
-        if ((chunk = take()) >= 0) {
+}
+
+void fc_parallel(fc_work work, void *what, int32_t chunks) {
+    const int32_t threads = chunks < 2 ? 1 : threads_now();
+    atomic_store_explicit(&worked, threads, memory_order_relaxed);
+    if (threads == 1) {
+        for (int32_t chunk = 0; chunk < chunks; chunk++)
             work(what, chunk);
-            atomic_fetch_add_explicit(&pool.done, 1, memory_order_relaxed);
-        }
-    while (atomic_load_explicit(&pool.done, memory_order_acquire) < chunks)
-        rest();
+        return;
+    }
+    start(threads);
+    const int64_t began = nanoseconds();
+    offer(work, what, chunks);
+    wake(threads);
+    int32_t mine = 0;
+    for (int32_t chunk; (chunk = take()) >= 0; mine++)
+        work(what, chunk);
+    atomic_fetch_add_explicit(&pool.done, mine, memory_order_relaxed);
+    wait_for_others(chunks, began, mine);
 }
 
 static int32_t allowed(void) {
