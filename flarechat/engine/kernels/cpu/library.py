@@ -125,7 +125,7 @@ class Library:
 
 
 def load(folder: Path, sources: Path, environment: Mapping[str, str]) -> tuple[Library | None, str]:
-    """The library in a folder, and "", or None and the reason in words that fit behind a colon.
+    """The library in a folder, and "", or None and the reason in words that fit behind "are".
 
     One made of other sources than those in `sources` is not taken. SettingsError on a variable
     with a value that cannot be.
@@ -180,8 +180,8 @@ def library() -> Library | None:
 
 
 def reason() -> str:
-    """Which instruction set runs on how many threads, or why none does, in words that fit behind a
-    colon."""
+    """Which instruction set runs on how many threads, or why the kernels do not, in words that fit
+    behind "they are"."""
     found, why = _loaded()
     if found is None:
         return why

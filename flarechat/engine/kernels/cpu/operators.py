@@ -58,7 +58,7 @@ class _Prepared:
     def __init__(self, fields: ctypes.Structure, *tensors: Tensor) -> None:
         if library() is None:
             raise EngineError(
-                f"The CPU kernels are not there: {reason()}.",
+                f"The CPU kernels are {reason()}.",
                 "Choose another --dtype, or install flarechat again where a C compiler is.",
             )
         self._fields, self._tensors = fields, tensors
@@ -117,7 +117,8 @@ class MlpBlock(_Prepared):
     def __init__(self, norm: Tensor, eps: float, gate: Stored, up: Stored, down: Stored) -> None:
         (address,) = _floats(norm)
         wide, inner = gate.columns, gate.rows
-        assert (up.rows, up.columns, down.rows, down.columns) == (inner, wide, wide, inner)
+        sizes = up.rows, up.columns, down.rows, down.columns
+        assert sizes == (inner, wide, wide, inner), f"gate, up and down do not fit: {sizes}"
         assert norm.shape == (wide,), f"norm of {tuple(norm.shape)}"
         fields = MlpFields(address, _matrix(gate), _matrix(up), _matrix(down), eps)
         super().__init__(fields, norm, gate.data, up.data, down.data)
@@ -177,8 +178,9 @@ class AttentionBlock(_Prepared):
         for cache in (keys, values):
             _, kv_heads, rows, head_dim = cache.shape
             assert cache.dtype is torch.float16 and cache.is_cpu, f"a cache of {cache.dtype}"
-            assert cache.stride()[2:] == (head_dim, 1) and cache.stride() == keys.stride()
-            assert (kv_heads, head_dim) == self._shape and rows <= self._positions
+            same = cache.stride() == (keys.stride(0), keys.stride(1), head_dim, 1)
+            fits = (kv_heads, head_dim) == self._shape and rows <= self._positions
+            assert same and fits, f"a cache is not laid out so: {tuple(cache.shape)}"
         fields = self._fields
         fields.keys, fields.values = keys.data_ptr(), values.data_ptr()
         fields.slot_stride, fields.head_stride = keys.stride(0), keys.stride(1)
