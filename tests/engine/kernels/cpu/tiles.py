@@ -68,7 +68,7 @@ def pack(
     padded = _padded(codes, tiles).reshape(tiles, TILE, columns)
     if kind == BF16:
         columnwise = np.ascontiguousarray(padded.transpose(0, 2, 1).astype(np.uint16))
-        parts = [columnwise.view(np.uint8).reshape(tiles, -1)]
+        parts: list[NDArray[np.uint8]] = [columnwise.view(np.uint8).reshape(tiles, -1)]
     else:
         groups = columns // GROUP
         quads = padded.reshape(tiles, TILE, groups, 8, 4).transpose(0, 2, 3, 1, 4)

@@ -1,0 +1,65 @@
+"""The kernels' tests once more over a library that watches addresses and undefined behaviour."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flarechat.engine.kernels.cpu import sources
+from tests.engine.kernels.cpu.compiling import compile_c
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
+WATCHED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def runtime() -> str:
+    """The sanitizer's library, which must be there before Python's first allocation."""
+    asked = ["gcc", "-print-file-name=libasan.so"]
+    try:
+        path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        path = ""
+    if not Path(path).is_absolute():
+        pytest.skip("gcc's address sanitizer is not installed")
+    return path
+
+
+@pytest.mark.slow
+def test_the_kernels_tests_run_clean_under_sanitizers(tmp_path: Path) -> None:
+    preloaded = runtime()
+    parts = sorted(sources.FOLDER.glob("*.c"))
+    compile_c(tmp_path / sources.LIBRARY, "-O1", "-g", "-shared", *WATCHED, *parts)
+    environment = os.environ | {
+        "LD_PRELOAD": preloaded,
+        # The interpreter itself leaves memory behind at exit.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    tests = [HERE / name for name in ("test_linear.py",)]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.kernels.cpu.sanitized", tmp_path, *tests],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.mark.slow
+def test_the_pool_runs_clean_under_sanitizers(tmp_path: Path) -> None:
+    parts = [HERE / "pool_stress.c", sources.FOLDER / "parallel.c", sources.FOLDER / "scratch.c"]
+    for watched in (WATCHED, ("-fsanitize=thread",)):
+        built = tmp_path / watched[0][-4:]
+        compile_c(built, "-O1", "-g", *watched, f"-I{sources.FOLDER}", *parts)
+        environment = os.environ | {"TSAN_OPTIONS": "die_after_fork=0 halt_on_error=1"}
+
+        done = subprocess.run(
+            [built, "2000"], env=environment, capture_output=True, text=True, timeout=300
+        )
+
+        assert (0, "ok\n") == (done.returncode, done.stdout), done.stderr[-4000:]
