@@ -14,8 +14,9 @@ from flarechat.errors import UsageError
 from flarechat.protocol import MemoryInfo, ModelInfo, Sampling
 from flarechat.sessions.keeper import Keeper
 from flarechat.sessions.names import new_id
+from flarechat.sessions.records import model_fields
 from flarechat.sessions.session import new_header
-from flarechat.sessions.turns import Turn, TurnTree, model_fields
+from flarechat.sessions.turns import Turn, TurnTree
 from flarechat.textsafe import well_formed
 
 

@@ -116,7 +116,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A request got a slot. `restored_tokens` of the prompt were still in its caches."""
+    """A request got a slot. `restored_tokens` of the prompt were still in its caches.
+
+    `sampling` has the seed that is used. The prompt of an answer that is continued ends with its
+    tokens so far, `continued`; `said` characters of its text stand, and `thought` of its thinking:
+    what was let go behind them when it was cut off is said again or becomes something else.
+    """
 
     request: str
     prompt_tokens: int
@@ -126,6 +131,9 @@ class Started:
     acceptance: str
     sampling: Sampling
     speculation: Speculation
+    continued: tuple[int, ...] = ()
+    said: int = 0
+    thought: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +282,8 @@ class SpeculationSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A request ended. `text` is the whole answer, `thinking` what came before it on its own
-    channel; text, tokens and state end at one token.
+    channel; text, tokens and state end at one token. Of an answer that was continued both are
+    whole, and the figures are of what was added.
     """
 
     request: str

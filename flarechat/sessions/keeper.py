@@ -62,12 +62,16 @@ class Keeper:
         if self._writer:
             self._save(lambda writer: writer.partial(turn, durable=durable))
 
+    def go_on(self, turn: Turn) -> None:
+        """Write that an answer which was cut off goes on."""
+        self._save(lambda writer: writer.go_on(turn))
+
     def finish(self, turn: Turn, device_fingerprint: str) -> None:
         """Write the answer's end and sync it."""
         self._save(lambda writer: writer.finish(turn, device_fingerprint))
 
-    def head(self, turn: Turn) -> None:
-        """Write which turn the conversation goes on from and sync it."""
+    def head(self, turn: Turn | None) -> None:
+        """Write which turn the conversation goes on from, None for its beginning, and sync it."""
         self._save(lambda writer: writer.head(turn))
 
     def close(self) -> None:

@@ -9,23 +9,24 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flarechat.protocol import ModelInfo, Sampling, Speculation
 from flarechat.sessions import names
 from flarechat.sessions.lock import SessionLock
 from flarechat.sessions.log import FORMAT, VERSION, LogWriter, read_header, read_log
-from flarechat.sessions.turns import (
-    Turn,
-    TurnTree,
+from flarechat.sessions.records import (
     assistant_record,
+    continue_record,
     head_record,
     model_fields,
     model_record,
     partial_record,
     system_record,
+    title_record,
     user_record,
 )
+from flarechat.sessions.turns import Turn, TurnTree
 
 
 class Session:
@@ -55,6 +56,12 @@ class Session:
     def system(self) -> str | None:
         """The system prompt that was set last."""
         return self.tree.system
+
+    @property
+    def title(self) -> str:
+        """The title that was given last, else the first message on one short line."""
+        path = self.tree.path()
+        return self.tree.title or (names.title(path[0].text) if path else "")
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -98,6 +105,31 @@ def new_header(
     }
 
 
+class _Saved(NamedTuple):
+    """What the file has of an answer under way."""
+
+    text: str = ""
+    thinking: str = ""
+    tokens: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, turn: Turn) -> _Saved:
+        return cls(turn.text, turn.thinking, tuple(turn.tokens))
+
+    def tokens_shared(self, turn: Turn) -> int:
+        """How many tokens need not be said again: all or none."""
+        count = len(self.tokens)
+        return count if tuple(turn.tokens[:count]) == self.tokens else 0
+
+
+def _shared(saved: str, now: str) -> int:
+    """How many characters of what was saved still stand."""
+    if now.startswith(saved):
+        return len(saved)
+    pairs = enumerate(zip(saved, now, strict=False))
+    return next((place for place, (old, new) in pairs if old != new), len(now))
+
+
 class SessionWriter:
     """A session open for writing, by this process alone. Every verb is one line in the file.
 
@@ -107,7 +139,7 @@ class SessionWriter:
 
     def __init__(self, path: Path, lock: SessionLock, log: LogWriter) -> None:
         self.path, self._lock, self._log = path, lock, log
-        self._saved: dict[str, int] = {}
+        self._saved: dict[str, _Saved] = {}
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> SessionWriter:
@@ -145,13 +177,28 @@ class SessionWriter:
         """Note that another system prompt holds from here on."""
         self._log.append(system_record(names.new_id(), head, system))
 
+    def title(self, title: str, head: str | None) -> None:
+        """Note what the conversation is called from here on, and sync it to the disk."""
+        self._log.append(title_record(names.new_id(), head, title), durable=True)
+
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what an answer under way got since the last call."""
-        saved = self._saved.get(turn.id, 0)
-        if len(turn.text) > saved:
-            record = partial_record(turn, saved)
+        saved, now = self._saved.get(turn.id, _Saved()), _Saved.of(turn)
+        if now != saved:
+            record = partial_record(
+                turn,
+                _shared(saved.text, now.text),
+                thought=_shared(saved.thinking, now.thinking),
+                since=saved.tokens_shared(turn),
+                first=turn.id not in self._saved,
+            )
             self._log.append(record, durable=durable, droppable=True)
-            self._saved[turn.id] = len(turn.text)
+            self._saved[turn.id] = now
+
+    def go_on(self, turn: Turn) -> None:
+        """Write that an answer which was cut off goes on."""
+        self._saved[turn.id] = _Saved.of(turn)
+        self._log.append(continue_record(names.new_id(), turn))
 
     def finish(self, turn: Turn, device_fingerprint: str) -> None:
         """Write an answer's end and sync it to the disk."""
@@ -160,14 +207,15 @@ class SessionWriter:
         self._saved.pop(turn.id, None)
         self._log.append(record, durable=True)
 
-    def head(self, turn: Turn) -> None:
-        """Write which turn the conversation goes on from, and sync it to the disk.
+    def head(self, turn: Turn | None) -> None:
+        """Write which turn the conversation goes on from, None for its beginning, and sync it to
+        the disk.
 
         An answer that has said nothing yet is written first: a reader must know the turn.
         """
-        if turn.status == "streaming" and turn.id not in self._saved:
-            self._log.append(partial_record(turn, 0))
-            self._saved[turn.id] = len(turn.text)
+        if turn and turn.status == "streaming" and turn.id not in self._saved:
+            self._log.append(partial_record(turn, 0, first=True))
+            self._saved[turn.id] = _Saved.of(turn)
         self._log.append(head_record(names.new_id(), turn), durable=True)
 
     def close(self) -> None:

@@ -3,22 +3,30 @@
 Owns what each event means and which turn is the head. Knows no file and no engine.
 
     user, assistant   a whole turn: id, parent, at, text (assistant: also the finish record)
-    partial           more text of an answer under way: id, parent, at, offset, text
-    head              `parent` is the turn that the conversation goes on from
+                      (assistant: and its tokens, see provenance; all of it is whole, also of an
+                      answer that was continued)
+    partial           more of an answer under way: id, parent, at, offset, text, and where there is
+                      any thought_offset, thinking, since, tokens, sources, copied; the first one
+                      also says the law
+    continue          `parent` is an answer that was cut off and goes on: partial and assistant of
+                      its id follow
+    head              `parent` is the turn that the conversation goes on from, or null for none
                       (assistant and partial of a fan, several answers to one message, also say
                       which fan it is and which answer of it, from 1; a head picks one of them)
     model             the model that answers from here on: model, template_digest
     system            the system prompt from here on: system, "" for none
+    title             what the conversation is called from here on: title, "" for its first words
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from flarechat.protocol import Finished, ModelInfo, from_dict
+from flarechat.protocol import Finished, Sampling, from_dict
+from flarechat.sessions import provenance
 from flarechat.sessions.log import Line
 
 STATUS = {"cancelled": "stopped", "error": "error"}
@@ -32,6 +40,11 @@ class Turn:
     `thinking` is what the model thought before the text; it is kept, and never sent back.
     `fan` names the group of answers to one message that this is number `answer` of, from 1; a
     turn of no group has "" and 0.
+
+    `tokens` are all that were generated, `sources` has a letter for each and `copied` the runs that
+    were copied, as (first, count, turn or ""); the tokens are of the model `model_fingerprint`.
+    They were drawn by the law `sampling`, as it was asked for, with `seed`, the first of them
+    behind `draw` tokens. Of an answer that was saved without them they are empty or None.
     """
 
     id: str
@@ -45,6 +58,13 @@ class Turn:
     thinking: str = ""
     fan: str = ""
     answer: int = 0
+    tokens: list[int] = field(default_factory=list)
+    sources: str = ""
+    copied: list[provenance.Run] = field(default_factory=list)
+    sampling: Sampling | None = None
+    seed: int | None = None
+    draw: int | None = None
+    model_fingerprint: str = ""
 
     def finish(self, finished: Finished) -> None:
         """Take over how the answer ended."""
@@ -62,6 +82,7 @@ class TurnTree:
         self.model: dict[str, Any] = {}
         self.template_digest = ""
         self.system: str | None = None
+        self.title = ""
         self.controller: dict[str, Any] | None = None
         self.device_fingerprint = ""
         self._picked: set[str] = set()
@@ -83,12 +104,13 @@ class TurnTree:
         else:
             self.add(turn)
 
-    def pick(self, turn: Turn) -> None:
-        """Go on from this turn; of a fan, it is the answer that was chosen."""
-        self.head = turn.id
-        if turn.fan:
+    def pick(self, turn: Turn | None) -> None:
+        """Go on from this turn, None for the beginning; of a fan, it is the answer that was
+        chosen."""
+        self.head = turn.id if turn else None
+        if turn and turn.fan:
             self._picked.add(turn.fan)
-        step: Turn | None = turn
+        step = turn
         while step:
             self._onward[step.parent] = step.id
             step = self.turns.get(step.parent) if step.parent else None
@@ -104,7 +126,9 @@ class TurnTree:
         return sorted(fan, key=lambda turn: turn.answer) if len(fan) > 1 else []
 
     def siblings(self, turn: Turn) -> list[Turn]:
-        """All answers to the message that this one answers; a fan's side by side, by number."""
+        """All turns of this one's role behind the turn before it: the answers to one message, or
+        the messages in one place. A fan's are side by side, by number.
+        """
         found = [t for t in self.turns.values() if t.parent == turn.parent and t.role == turn.role]
         begun: dict[str, int] = {}
         for place, sibling in enumerate(found):
@@ -119,7 +143,10 @@ class TurnTree:
 
     def path(self) -> list[Turn]:
         """The turns from the first to the head."""
-        turn = self.turns.get(self.head) if self.head else None
+        return self.path_to(self.turns.get(self.head) if self.head else None)
+
+    def path_to(self, turn: Turn | None) -> list[Turn]:
+        """The turns from the first to this one."""
         path: list[Turn] = []
         while turn:
             path.append(turn)
@@ -136,7 +163,7 @@ class TurnTree:
             return False
         try:
             apply(self, record)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return False
         return True
 
@@ -149,8 +176,20 @@ class TurnTree:
         offset, text = int(record["offset"]), _text(record, "text")
         if turn.status != "partial" or not 0 <= offset <= len(turn.text):
             raise ValueError("a piece of text before it is missing")
+        thought, thinking = int(record.get("thought_offset", 0)), record.get("thinking", "")
         turn.text = turn.text[:offset] + text
+        if isinstance(thinking, str) and 0 <= thought <= len(turn.thinking):
+            turn.thinking = turn.thinking[:thought] + thinking if thinking else turn.thinking
+        if "tokens" in record:
+            provenance.take_tokens(turn, record)
+        provenance.take_law(turn, record)
         self.spread(turn)
+
+    def _continue(self, record: dict[str, Any]) -> None:
+        turn = self.turns[_text(record, "parent")]
+        if turn.role != "assistant":
+            raise ValueError("only an answer is continued")
+        turn.status = "partial"
 
     def _assistant(self, record: dict[str, Any]) -> None:
         finished: Finished = from_dict(Finished, record | {"request": record["id"]})
@@ -158,14 +197,17 @@ class TurnTree:
         if turn.status != "partial" or not _text(record, "reason"):
             raise ValueError("a turn ends once")
         _text(record, "text")
+        _text({"thinking": ""} | record, "thinking")
         turn.finish(finished)
+        provenance.take_tokens(turn, record)
+        provenance.take_law(turn, record)
         self.spread(turn)
         if finished.controller is not None:
             self.controller = finished.controller
             self.device_fingerprint = str(record.get("device_fingerprint", ""))
 
     def _head(self, record: dict[str, Any]) -> None:
-        self.pick(self.turns[_text(record, "parent")])
+        self.pick(None if record["parent"] is None else self.turns[_text(record, "parent")])
 
     def _model(self, record: dict[str, Any]) -> None:
         self.model = dict(record["model"])
@@ -173,6 +215,9 @@ class TurnTree:
 
     def _system(self, record: dict[str, Any]) -> None:
         self.system = _text(record, "system")
+
+    def _title(self, record: dict[str, Any]) -> None:
+        self.title = _text(record, "title")
 
     def _new(self, record: dict[str, Any], role: str, status: str) -> Turn:
         """A turn of a record. A parent that was lost is replaced by the turn before it."""
@@ -194,10 +239,12 @@ class TurnTree:
 _EVENTS = {
     "user": TurnTree._user,
     "partial": TurnTree._partial,
+    "continue": TurnTree._continue,
     "assistant": TurnTree._assistant,
     "head": TurnTree._head,
     "model": TurnTree._model,
     "system": TurnTree._system,
+    "title": TurnTree._title,
 }
 
 
@@ -206,51 +253,3 @@ def _text(record: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{key} is no text")
     return value
-
-
-def user_record(turn: Turn) -> dict[str, Any]:
-    """The event of a user's turn."""
-    return _record("user", turn) | {"text": turn.text}
-
-
-def partial_record(turn: Turn, offset: int) -> dict[str, Any]:
-    """The event of the text that an answer got since `offset`."""
-    return _record("partial", turn) | {"offset": offset, "text": turn.text[offset:]}
-
-
-def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) -> dict[str, Any]:
-    """The event of an answer's end: the finish record and the device it was timed on."""
-    ending = asdict(finished)
-    del ending["request"]
-    return _record("assistant", turn) | ending | {"device_fingerprint": device_fingerprint}
-
-
-def head_record(event_id: str, turn: Turn) -> dict[str, Any]:
-    """The event of the conversation going on from a turn that is not the last one written."""
-    return _change("head", event_id, turn.id)
-
-
-def model_record(event_id: str, parent: str | None, model: ModelInfo) -> dict[str, Any]:
-    """The event of another model taking over."""
-    fields = {"model": model_fields(model), "template_digest": model.template_digest}
-    return _change("model", event_id, parent) | fields
-
-
-def system_record(event_id: str, parent: str | None, system: str) -> dict[str, Any]:
-    """The event of another system prompt."""
-    return _change("system", event_id, parent) | {"system": system}
-
-
-def model_fields(model: ModelInfo) -> dict[str, Any]:
-    """What a session remembers of a model."""
-    return {"name": model.name, "fingerprint": model.fingerprint, "recipe": model.recipe}
-
-
-def _change(kind: str, event_id: str, parent: str | None) -> dict[str, Any]:
-    return {"type": kind, "id": event_id, "parent": parent, "at": round(time.time(), 3)}
-
-
-def _record(kind: str, turn: Turn) -> dict[str, Any]:
-    at = round(turn.started_at, 3)
-    place = {"fan": turn.fan, "answer": turn.answer} if turn.fan else {}
-    return {"type": kind, "id": turn.id, "parent": turn.parent, "at": at, **place}

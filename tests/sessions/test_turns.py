@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from flarechat.protocol import Finished
 from flarechat.sessions.log import Line
-from flarechat.sessions.turns import (
-    Turn,
-    TurnTree,
-    assistant_record,
-    partial_record,
-    user_record,
-)
+from flarechat.sessions.records import assistant_record, partial_record, user_record
+from flarechat.sessions.turns import Turn, TurnTree
 from tests.fakes import ScriptedEngine, words
 from tests.test_protocol import REQUEST
 
