@@ -28,6 +28,24 @@ def safe_name(name: str) -> str:
     return name
 
 
+def numbered(name: str, number: int) -> str:
+    """`name` for the first that wants it, else cut where it must be and with the number behind."""
+    if number == 1:
+        return name
+    ending = f"-{number}"
+    while len(name) + len(ending) > 80 or len(f"{name}{ending}".encode()) > _LONGEST_BYTES:
+        name = name[:-1]
+    return name + ending
+
+
+def free_name(text: str) -> str:
+    """`text` where it is a safe name, else one made from its words."""
+    try:
+        return safe_name(text)
+    except SessionError:
+        return slug(text)
+
+
 def slug(text: str) -> str:
     """A name from a conversation's first words."""
     words = re.findall(r"[^\W_]+", text.lower())[:6]

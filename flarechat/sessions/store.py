@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from flarechat.sessions import names
 from flarechat.sessions.lock import SessionLock
 from flarechat.sessions.log import read_header
 from flarechat.sessions.session import Session, SessionWriter
+from flarechat.textsafe import strip_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def create(name: str | None, first_message: str, header: dict[str, Any]) -> Sess
         return SessionWriter.create(_path(name), header)
     stem = names.slug(first_message)
     for number in itertools.count(1):
-        header["name"] = stem if number == 1 else f"{stem}-{number}"
+        header["name"] = names.numbered(stem, number)
         path = _path(header["name"])
         if not path.exists():
             try:
@@ -106,6 +108,67 @@ def remove(path: Path) -> None:
         ) from error
     finally:
         lock.release()
+    # sqlite3 is only loaded where something is looked up or taken out.
+    from flarechat.sessions import index
+
+    index.follow()
+
+
+def rename(path: Path, name: str) -> Path:
+    """Give a session another name, unless someone is writing it. Never overwrites."""
+    names.safe_name(name)
+    lock = SessionLock(path.parent, str(read_header(path)["id"]), path.name[: -len(names.SUFFIX)])
+    try:
+        return place(path, name)
+    finally:
+        lock.release()
+
+
+def retitle(path: Path, title: str) -> None:
+    """Give a session another title, "" for that of its first words, unless it is being written."""
+    writer, session = SessionWriter.open(path)
+    try:
+        writer.title(names.title(strip_controls(title)), session.tree.head)
+    finally:
+        writer.close()
+
+
+def place(file: Path, name: str, *, numbered: bool = False) -> Path:
+    """Move a whole file into the folder, under `name` or, where that is taken and `numbered`
+    allows it, under one with a number. Never overwrites.
+    """
+    for number in itertools.count(1):
+        path = _path(names.numbered(name, number))
+        try:
+            # Whoever makes the empty file owns the name, on every system.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if numbered:
+                continue
+            raise SessionError(
+                f"There is a session {name!r} already.", "Choose another name."
+            ) from None
+        except OSError as error:
+            raise _immovable(path, error) from error
+        try:
+            os.replace(file, path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _immovable(path, error) from error
+        return path
+    raise AssertionError("numbers do not end")
+
+
+def named_by_id(session: str) -> str:
+    """The name of the session that has this id; empty when there is none."""
+    return next((path.name[: -len(names.SUFFIX)] for path in _files() if _id(path) == session), "")
+
+
+def _immovable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The session file {path} cannot be made: {error.strerror}.",
+        "Free space or check the folder's permissions.",
+    )
 
 
 def _starts(prefix: str, *texts: str) -> bool:
@@ -148,7 +211,7 @@ def _info(path: Path) -> SessionInfo | None:
         changed=stat.st_mtime,
         bytes=stat.st_size,
         id=found.id,
-        title=names.title(turns[0].text) if turns else "",
+        title=found.title,
         turns=len(turns),
         model=str(found.tree.model.get("name", "")),
         created=float(created) if isinstance(created, int | float) else 0.0,

@@ -207,3 +207,52 @@ def test_notices_name_the_lines_that_were_left_out() -> None:
         "The last line of trip (line 5) was cut off and is left out.",
         "trip: lines 3, 4 not understood, left out and kept in the file.",
     ] == Session(path).notices
+
+
+def test_a_session_is_renamed_with_all_that_is_in_it() -> None:
+    path = saved("x", "before")
+    data = path.read_bytes()
+
+    moved = store.rename(path, "after")
+
+    assert ["after.jsonl"] == os.listdir(paths.sessions_dir())
+    assert (data, 0o600) == (moved.read_bytes(), stat.S_IMODE(moved.stat().st_mode))
+
+
+def test_a_rename_never_overwrites() -> None:
+    before, taken = saved("x", "before"), saved("y", "taken")
+    data = before.read_bytes(), taken.read_bytes()
+
+    for name in ("taken", "before"):
+        with pytest.raises(SessionError, match=f"There is a session '{name}' already"):
+            store.rename(before, name)
+    with pytest.raises(SessionError, match="is not a session name"):
+        store.rename(before, "../x")
+    assert data == (before.read_bytes(), taken.read_bytes())
+
+
+def test_an_open_session_is_neither_renamed_nor_retitled() -> None:
+    writer = begun("x", "before")
+
+    for change in (store.rename, store.retitle):
+        with pytest.raises(SessionError, match="The session before is open in process"):
+            change(writer.path, "after")
+    writer.close()
+    assert ["before.jsonl"] == os.listdir(paths.sessions_dir())
+
+
+def test_a_title_takes_the_place_of_the_first_words_until_it_is_taken_back() -> None:
+    path = saved("What now?", "trip")
+
+    store.retitle(path, " Plans\n\x1b[1m for   July ")
+    assert "Plans [1m for July" == store.listed()[0].title
+    store.retitle(path, "")
+    assert "What now?" == store.listed()[0].title
+
+
+@given(st.text("aé漢𝕏 ", min_size=1, max_size=80), st.integers(1, 2000))
+def test_a_numbered_name_is_a_safe_name(text: str, number: int) -> None:
+    name = names.numbered(names.free_name(text), number)
+
+    assert name == names.safe_name(name)
+    assert number == 1 or name.endswith(f"-{number}")
