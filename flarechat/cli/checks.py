@@ -22,7 +22,9 @@ import flarechat
 from flarechat import paths
 from flarechat.config import FOLDER_FILE, Settings, load_settings
 from flarechat.engine import executors
-from flarechat.errors import FlarechatError, ModelError
+from flarechat.engine.kernels import cpu
+from flarechat.errors import FlarechatError, ModelError, SettingsError
+from flarechat.protocol import PACKED, STORED
 
 PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "textual", "typer")
 RECORDED = ("tokens", "acceptance", "licence")
@@ -46,7 +48,7 @@ def examine() -> tuple[Report, list[FlarechatError]]:
     settings = _tried(lambda: load_settings({}), problems) or Settings()
     report: Report = {
         "versions": _versions(),
-        "engine": _engine(settings.executor, problems),
+        "engine": _engine(settings, problems),
         "machine": _machine(),
         "model": _tried(lambda: _model(settings.model), problems) or {"name": settings.model},
         "mtp": _tried(lambda: _mtp(settings), problems) or {"head": None},
@@ -79,18 +81,39 @@ def _versions() -> dict[str, Any]:
     return found
 
 
-def _engine(asked: str, problems: list[FlarechatError]) -> dict[str, Any]:
+def _engine(settings: Settings, problems: list[FlarechatError]) -> dict[str, Any]:
     """The device, and how rounds would be run on it by a model that can be captured; what was
     asked for and cannot be is a problem, as every start would end with it.
     """
     found = _device()
     cuda, kernels = str(found.get("device")).startswith("cuda"), find_spec("triton") is not None
     try:
-        name, why = executors.choose(asked, cuda=cuda, kernels=kernels, capturable=True)
+        name, why = executors.choose(settings.executor, cuda=cuda, kernels=kernels, capturable=True)
     except FlarechatError as error:
         problems.append(error)
-        return {"executor": None, "why": error.message} | found
-    return {"executor": name, "why": why} | found
+        name, why = None, error.message
+    if cuda and settings.device != "cpu":
+        return {"executor": name, "why": why} | found
+    weights = _tried(lambda: _weights(settings.dtype, settings.threads), problems)
+    return {"executor": name, "why": why} | found | {"weights": weights}
+
+
+def _weights(dtype: str, threads: int | None) -> str:
+    """In which form a llama's weights would be multiplied on the CPU, by what, or why not as they
+    are stored."""
+    library = cpu.library()
+    if library is not None and threads:
+        library.set_threads(threads)
+    if dtype == STORED and library is None:
+        raise SettingsError(
+            f"--dtype {STORED} is not available here.",
+            f"Its kernels are {cpu.reason()}; use --dtype auto.",
+        )
+    if dtype not in ("auto", STORED):
+        return f"{dtype}, as asked for"
+    if library is None:
+        return f"{PACKED}, as the CPU kernels are {cpu.reason()}"
+    return f"{STORED}, by kernels with {cpu.reason()}"
 
 
 def _device() -> dict[str, Any]:

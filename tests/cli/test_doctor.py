@@ -9,6 +9,7 @@ import pytest
 
 from flarechat import __version__, paths
 from flarechat.cli import checks
+from flarechat.errors import SettingsError
 from flarechat.models import inspection
 from tests.cli.conftest import Cli
 from tests.models import heads, tiny
@@ -28,7 +29,8 @@ def test_the_doctor_reports_without_a_model_or_torch(
     assert {"head": None} == report["mtp"]
     lacking = "rounds are captured on a CUDA device only"
     engine = {"device": "cpu", "threads": 2, "executor": "eager", "why": lacking}
-    assert engine == report["engine"]
+    assert engine == {key: report["engine"][key] for key in engine}
+    assert {*engine, "weights"} == set(report["engine"])
     assert {"name": "smollm2", "here": False} == report["model"]
     assert __version__ == report["versions"]["flarechat"]
     assert report["paths"]["free disk"] > 0
@@ -124,3 +126,82 @@ def test_an_executor_that_would_end_every_start_is_named_as_wrong(
     assert "--executor graph is not available" in text.err and "Use auto or eager." in text.err
     assert report["engine"]["executor"] is None
     assert "cpu" == report["engine"]["device"] and report["problems"]
+
+
+class Kernels:
+    """The C library, as far as the doctor asks it."""
+
+    threads = 8
+
+    def set_threads(self, threads: int) -> None:
+        self.threads = threads
+
+
+@pytest.mark.parametrize(
+    ("there", "variables", "said"),
+    [
+        (True, {}, "as-stored, by kernels with avx2 on 8 threads"),
+        (
+            True,
+            {"DTYPE": "as-stored", "THREADS": "3"},
+            "as-stored, by kernels with avx2 on 3 threads",
+        ),
+        (True, {"DTYPE": "float32"}, "float32, as asked for"),
+        (False, {}, "packed-float16, as the CPU kernels are not built (no compiler)"),
+        (False, {"DTYPE": "float32"}, "float32, as asked for"),
+    ],
+)
+def test_the_doctor_says_how_weights_are_multiplied_on_a_cpu_and_why(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, there: bool, variables: dict[str, str], said: str
+) -> None:
+    found = Kernels() if there else None
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu"}\')')
+    monkeypatch.setattr(checks.cpu, "library", lambda: found)
+    reason = (
+        (lambda: f"avx2 on {found.threads} threads")
+        if found
+        else (lambda: "not built (no compiler)")
+    )
+    monkeypatch.setattr(checks.cpu, "reason", reason)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"FLARECHAT_{name}", value)
+
+    got = cli("doctor")
+
+    assert (0, "") == (got.code, got.err)
+    assert f"weights          {said}\n" in got.out
+
+
+def test_the_doctor_says_nothing_of_cpu_kernels_where_rounds_run_on_a_gpu(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cuda (H200)"}\')')
+
+    assert "weights" not in json.loads(cli("doctor", "--json").out)["engine"]
+    monkeypatch.setenv("FLARECHAT_DEVICE", "cpu")
+    assert "weights" in json.loads(cli("doctor", "--json").out)["engine"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason", "said"),
+    [
+        ("as-stored", "not built", "--dtype as-stored is not available here."),
+        ("auto", SettingsError("FLARECHAT_CPU_ISA is 'sse'."), "FLARECHAT_CPU_ISA is 'sse'."),
+    ],
+)
+def test_cpu_kernels_that_would_end_every_start_are_named_as_wrong(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, dtype: str, reason: str | SettingsError, said: str
+) -> None:
+    def library() -> None:
+        if isinstance(reason, SettingsError):
+            raise reason
+
+    monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu"}\')')
+    monkeypatch.setattr(checks.cpu, "library", library)
+    monkeypatch.setattr(checks.cpu, "reason", lambda: reason)
+    monkeypatch.setenv("FLARECHAT_DTYPE", dtype)
+
+    got = cli("doctor", "--json")
+
+    assert 2 == got.code and said in got.err
+    assert json.loads(got.out)["engine"]["weights"] is None

@@ -101,7 +101,7 @@ class Library:
             function.restype, function.argtypes = result, arguments
             if name not in ("set_threads", "instructions", "use", "sources"):
                 setattr(self, name, function)
-        self.most_threads = 1
+        self.set_threads(_cores())
 
     def set_threads(self, threads: int) -> None:
         """Let so many work together, the caller's included, but no more than cores: `most_threads`.

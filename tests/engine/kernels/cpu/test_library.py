@@ -44,6 +44,7 @@ def test_it_tells_the_instruction_set_and_the_threads(kernels: Library) -> None:
     kernels.set_threads(1_000_000)
     cores = kernels.most_threads
     assert 1 <= cores < 1_000_000
+    assert cores == Library(kernels.handle).most_threads
     assert f"{kernels.instructions} on {cores} thread{'s' * (cores > 1)}" == cpu.reason()
     kernels.set_threads(0)
     assert 1 == kernels.most_threads
