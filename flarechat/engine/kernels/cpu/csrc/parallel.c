@@ -1,6 +1,7 @@
-/* Threads that wait a little for work and then sleep. One number says what is left of the present
- * piece of work: a thread takes a chunk by lowering it, so that one which the system does not run
- * holds up nothing but a chunk that it has taken.
+/* Threads that wait a little for work and then sleep. Each has a range of chunks that it takes from
+ * the front, so that it reads weights on and on, which is twice as fast as going by turns; one that
+ * has none left takes from the back of others. One that the system does not run holds up nothing
+ * but a chunk that it has taken.
  *
  * On a busy machine even that is too much: the thread comes back after milliseconds, the time of a
  * pass. A call that had to wait for so long takes one thread less for a while, and longer if
@@ -30,15 +31,19 @@ enum {
     PROBATION = 50000000
 };
 
+/* Chunks first ... last-1 of a thread: first in the high half, last in the low half. */
+typedef struct {
+    _Alignas(64) _Atomic uint64_t chunks;
+} range;
+
 static struct {
-    /* Chunks left in the low half; the number of the piece of work in the high half. */
-    _Alignas(64) _Atomic uint64_t ticket;
+    range ranges[MOST_THREADS];
+    _Alignas(64) _Atomic uint64_t number; /* of the present piece of work */
     _Alignas(64) atomic_int done;
     _Alignas(64) atomic_char asleep[MOST_THREADS];
-    /* Written while nothing is left, read by threads that have a chunk. */
+    /* Written while no chunk is left, read by threads that have a chunk. */
     fc_work work;
     void *what;
-    int32_t chunks;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     int32_t started;
@@ -66,46 +71,63 @@ static int64_t nanoseconds(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* A chunk of the present piece of work, or -1. Once it is taken, what it is of stays. */
-static int32_t take(void) {
-    uint64_t ticket = atomic_load_explicit(&pool.ticket, memory_order_acquire);
-    while ((uint32_t)ticket)
-        if (atomic_compare_exchange_weak_explicit(&pool.ticket, &ticket, ticket - 1,
+/* A chunk of a range, from the front or the back, or -1. Once it is taken, what it is of stays. */
+static int32_t take(range *from, int front) {
+    uint64_t chunks = atomic_load_explicit(&from->chunks, memory_order_acquire);
+    for (;;) {
+        const uint32_t first = (uint32_t)(chunks >> 32), last = (uint32_t)chunks;
+        if (first >= last)
+            return -1;
+        const uint64_t rest = front ? chunks + (1ULL << 32) : chunks - 1;
+        if (atomic_compare_exchange_weak_explicit(&from->chunks, &chunks, rest,
                                                   memory_order_acq_rel, memory_order_acquire))
-            return pool.chunks - (int32_t)(uint32_t)ticket;
-    return -1;
+            return (int32_t)(front ? first : last - 1);
+    }
 }
 
-static int left(void) { return (uint32_t)atomic_load(&pool.ticket) != 0; }
-
-static int called(int32_t number) {
-    return left() && number < atomic_load_explicit(&active.threads, memory_order_relaxed);
+/* Take part until no chunk is left; how many were done. */
+static int32_t work_on(int32_t number, int32_t threads) {
+    int32_t done = 0;
+    for (int32_t turn = 0; turn < threads; turn++) {
+        range *from = &pool.ranges[(number + turn) % threads];
+        for (int32_t chunk; (chunk = take(from, !turn)) >= 0; done++) {
+            pool.work(pool.what, chunk);
+            if (number)
+                atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
+        }
+    }
+    return done;
 }
 
-static void wait_for_work(int32_t number) {
+static int called(int32_t number, uint64_t seen) {
+    return atomic_load(&pool.number) != seen &&
+           number < atomic_load_explicit(&active.threads, memory_order_relaxed);
+}
+
+static void wait_for_work(int32_t number, uint64_t seen) {
     const int64_t end = nanoseconds() + SPIN;
     do {
         for (int i = 0; i < 64; i++) {
-            if (called(number))
+            if (called(number, seen))
                 return;
             rest();
         }
     } while (nanoseconds() < end);
     pthread_mutex_lock(&pool.mutex);
     atomic_store(&pool.asleep[number], 1);
-    while (!called(number))
+    while (!called(number, seen))
         pthread_cond_wait(&pool.wake, &pool.mutex);
     atomic_store(&pool.asleep[number], 0);
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void *help(void *number) {
+static void *help(void *argument) {
+    const int32_t number = (int32_t)(intptr_t)argument;
+    uint64_t seen = 0;
     for (;;) {
-        wait_for_work((int32_t)(intptr_t)number);
-        for (int32_t chunk; (chunk = take()) >= 0;) {
-            pool.work(pool.what, chunk);
-            atomic_fetch_add_explicit(&pool.done, 1, memory_order_release);
-        }
+        wait_for_work(number, seen);
+        seen = atomic_load(&pool.number);
+        work_on(number, atomic_load_explicit(&active.threads, memory_order_relaxed));
     }
     return NULL;
 }
@@ -191,11 +213,16 @@ static void wake(int32_t threads) {
     pthread_mutex_unlock(&pool.mutex);
 }
 
-static void offer(fc_work work, void *what, int32_t chunks) {
-    pool.work = work, pool.what = what, pool.chunks = chunks;
+static void offer(fc_work work, void *what, int32_t chunks, int32_t threads) {
+    pool.work = work, pool.what = what;
     atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
-    const uint64_t number = (atomic_load(&pool.ticket) >> 32) + 1;
-    atomic_store(&pool.ticket, number << 32 | (uint32_t)chunks);
+    for (int32_t number = 0; number < threads; number++) {
+        const uint64_t first = (uint64_t)chunks * number / threads;
+        const uint64_t last = (uint64_t)chunks * (number + 1) / threads;
+        atomic_store_explicit(&pool.ranges[number].chunks, first << 32 | last,
+                              memory_order_release);
+    }
+    atomic_fetch_add(&pool.number, 1);
 }
 
 void fc_parallel(fc_work work, void *what, int32_t chunks) {
@@ -208,11 +235,9 @@ void fc_parallel(fc_work work, void *what, int32_t chunks) {
     }
     start(threads);
     const int64_t began = nanoseconds();
-    offer(work, what, chunks);
+    offer(work, what, chunks, threads);
     wake(threads);
-    int32_t mine = 0;
-    for (int32_t chunk; (chunk = take()) >= 0; mine++)
-        work(what, chunk);
+    const int32_t mine = work_on(0, threads);
     atomic_fetch_add_explicit(&pool.done, mine, memory_order_relaxed);
     wait_for_others(chunks, began, mine);
 }
