@@ -20,7 +20,7 @@ _BYTES = ("memory", "device_memory", "free disk")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON. Default: text.")] = False,
 ) -> None:
-    """Show device, executor, memory, versions and paths, and what is wrong."""
+    """Show device, executor, CPU kernels, memory, versions and paths, and what is wrong."""
     from flarechat.cli.checks import examine
 
     report, problems = examine()
