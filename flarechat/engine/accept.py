@@ -35,11 +35,10 @@ def accept(
     Rows before `accepted` hold the kept drafts, row `accepted` the target's own token
     (correction or bonus); later rows mean nothing.
     """
-    if kernels.fused(law.probs):
-        from flarechat.engine.kernels import chain, sampler
-
-        if chain.fits(law, proposal):
-            return sampler.accept(law, proposal, lanes, acceptance)
+    steps = kernels.of_round(law.probs)
+    if steps is not None and steps.fits(law, proposal):
+        accepted: tuple[Tensor, Tensor] = steps.accept(law, proposal, lanes, acceptance)
+        return accepted
     if acceptance == "match":
         return accept_match(law, proposal, lanes)
     if acceptance == "ratio":
@@ -111,10 +110,9 @@ def clip(tokens: Tensor, accepted: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor
 
     A terminal token is emitted and stays pending. A lane that had finished emits 0.
     """
-    if kernels.fused(tokens):
-        from flarechat.engine.kernels import commit
-
-        return commit.clip(tokens, accepted, lanes)
+    if (steps := kernels.of_round(tokens)) is not None:
+        clipped: tuple[Tensor, Tensor] = steps.clip(tokens, accepted, lanes)
+        return clipped
     width = tokens.shape[1]
     row = torch.arange(width, device=tokens.device)
     terminal = (tokens[..., None] == lanes.eos()[:, None]).any(-1)

@@ -72,10 +72,9 @@ def pack(
     tokens: Tensor,
 ) -> Tensor:  # fmt: skip
     """Columns [B] and tokens [B, W], after the lanes advanced → int64 [B, HEADER + W]."""
-    if kernels.fused(tokens):
-        from flarechat.engine.kernels import commit
-
-        return commit.pack(lanes, offered, accepted, emitted, finish, tokens, HEADER)
+    if (steps := kernels.of_round(tokens)) is not None:
+        packed: Tensor = steps.pack(lanes, offered, accepted, emitted, finish, tokens, HEADER)
+        return packed
     counted = (lanes.consumed(), lanes.generated())
     head = torch.stack([offered, accepted, emitted, finish, *counted], dim=1)
     return torch.cat([head, tokens], dim=1)

@@ -106,10 +106,8 @@ def target_law(
     A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, rising, and
     V is R.
     """
-    if shape.few and kernels.fused(logits):
-        from flarechat.engine.kernels import filter as fused
-
-        return TargetLaw(*fused.law(logits, lanes, drafts, shape.penalties, first, vocabulary))
+    if shape.few and (steps := kernels.of_round(logits)) is not None:
+        return TargetLaw(*steps.law(logits, lanes, drafts, shape, first, vocabulary))
     logits = logits.float()
     if shape.penalties:
         logits = penalised(logits, lanes, drafts, first, vocabulary)

@@ -167,10 +167,9 @@ class Lanes:
 
     def inputs(self, drafts: Tensor) -> Tensor:
         """int64 [B, W]: the pending token, then the drafts [B, K]."""
-        if kernels.fused(drafts):
-            from flarechat.engine.kernels import commit
-
-            return commit.inputs(self, drafts)
+        if (steps := kernels.of_round(drafts)) is not None:
+            made: Tensor = steps.inputs(self, drafts)
+            return made
         return torch.cat([self.pending()[:, None], drafts], dim=1)
 
     def consumed(self) -> Tensor:
@@ -239,10 +238,8 @@ class Lanes:
 
     def advance(self, tokens: Tensor, emitted: Tensor, finish: Tensor) -> None:
         """Count `emitted` tokens of each lane and keep the last one pending, in place."""
-        if kernels.fused(tokens):
-            from flarechat.engine.kernels import commit
-
-            commit.advance(self, tokens, emitted, finish)
+        if (steps := kernels.of_round(tokens)) is not None:
+            steps.advance(self, tokens, emitted, finish)
             return
         pool, index = self.pool, self.index
         last = tokens.gather(1, (emitted - 1).clamp_min(0)[:, None])[:, 0]

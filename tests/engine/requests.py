@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from flarechat.engine.proposal import Proposal
-from flarechat.engine.sampling import TargetLaw
+from flarechat.engine.sampling import TargetLaw, penalised
 from flarechat.engine.slot import Lanes, SlotPool
 
 CPU = torch.device("cpu")
@@ -73,3 +75,53 @@ def near(law: TargetLaw, drafts: int, seed: int, *, fewer: int = 0) -> Proposal:
     tokens = ids.gather(2, at.long().reshape(len(p), drafts, 1))[..., 0]
     offered = torch.randint(max(drafts - 1, 0), drafts + 1, (len(p),), generator=draw)
     return Proposal(tokens, offered, q, ids)
+
+
+V, LANES = 90, 60
+CASES = {"laws": 0, "laws of fewer candidates": 7, "points": None}
+
+
+def case(drafts: int, kind: str) -> tuple[Lanes, TargetLaw, Proposal]:
+    lanes, law = lanes_of(LANES, V, seed=drafts), law_of(LANES, drafts + 1, 64, V, seed=50 + drafts)
+    fewer = CASES[kind]
+    proposal = near(law, drafts, seed=70 + drafts, fewer=fewer or 0)
+    return lanes, law, proposal if fewer is not None else replace(proposal, probs=None, ids=None)
+
+
+def require_same(own: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+    """Rows after the last that counts mean nothing."""
+    counted = torch.arange(own[0].shape[1]) <= theirs[1][:, None]
+    assert torch.equal(theirs[1], own[1])
+    assert torch.equal(theirs[0][counted], own[0][counted])
+
+
+def stable_law(
+    logits: Tensor, lanes: Lanes, drafts: Tensor, penalties: bool, first: int = 0,
+    vocabulary: Tensor | None = None, *, count: int = 64,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The law by torch, with a stable sort where `topk` leaves the order of equals open."""
+    values = logits.float()
+    if penalties:
+        values = penalised(values, lanes, drafts, first, vocabulary)
+    values, column = values.sort(dim=-1, descending=True, stable=True)
+    values, column = values[..., :count], column[..., :count]
+    p, rank = lanes.sampling(), torch.arange(values.shape[-1])
+    heat, top_k, top_p, min_p = (
+        x[:, None, None] for x in (p.temperature, p.top_k, p.top_p, p.min_p)
+    )
+    probs = torch.softmax(values / torch.where(heat > 0, heat, 1.0), -1)
+    probs = torch.where((rank < top_k) | (top_k == 0), probs, 0.0)
+    before = (probs.cumsum(-1) - probs) / probs.sum(-1, keepdim=True)
+    probs = torch.where((before < top_p) | (rank == 0), probs, 0.0)
+    probs = torch.where(probs >= min_p * probs[..., :1], probs, 0.0)
+    probs = torch.where(heat > 0, probs / probs.sum(-1, keepdim=True), (rank == 0).float())
+    return probs, column if vocabulary is None else vocabulary[column]
+
+
+def require_law(own: tuple[Tensor, Tensor], probs: Tensor, ids: Tensor) -> None:
+    """Equal ids where there is mass, and nothing past the candidates there are."""
+    found = ids.shape[-1]
+    torch.testing.assert_close(own[0][..., :found], probs, atol=2e-6, rtol=2e-5)
+    assert not own[0][..., found:].any()
+    same = (own[1][..., :found] == ids) | (probs == 0)
+    assert same.all()

@@ -13,6 +13,7 @@ them, every pass must be absorbed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -122,8 +123,8 @@ class MtpDrafter:
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
         """A chain of K drafts; a lane offers as many as were staged for it."""
-        if self._by_kernels(plan):
-            return self._chained(lanes, plan, None)
+        if (steps := self._kernels(plan)) is not None:
+            return self._chained(steps, lanes, plan, None)
         nothing = Proposal.empty(len(lanes), self.device)
         padding = self.depth.new_zeros(len(lanes), plan.draft_tokens)
         return self.extend(lanes, plan, Proposal(padding, nothing.offered))
@@ -131,8 +132,8 @@ class MtpDrafter:
     def extend(self, lanes: Lanes, plan: Plan, staged: Proposal) -> Proposal:
         """Each lane's first `staged.offered` drafts are the staged ones, point masses; the chain
         goes on from the last of them. `staged` is K wide."""
-        if self._by_kernels(plan):
-            return self._chained(lanes, plan, staged)
+        if (steps := self._kernels(plan)) is not None:
+            return self._chained(steps, lanes, plan, staged)
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
         drafts, laws, chain = staged.tokens[:, :0], [], dict[str, Tensor]()
         draws = self._draws(lanes, plan)
@@ -178,15 +179,15 @@ class MtpDrafter:
         logits, ids = self.head.logits(output), self.head.vocabulary
         return target_law(logits, lanes, drafts, plan.law, first=drafts.shape[1], vocabulary=ids)
 
-    def _by_kernels(self, plan: Plan) -> bool:
-        return plan.draft_tokens > 0 and plan.law.few and kernels.fused(self.depth)
+    def _kernels(self, plan: Plan) -> ModuleType | None:
+        return kernels.of_round(self.depth) if plan.draft_tokens and plan.law.few else None
 
-    def _chained(self, lanes: Lanes, plan: Plan, staged: Proposal | None) -> Proposal:
+    def _chained(
+        self, steps: ModuleType, lanes: Lanes, plan: Plan, staged: Proposal | None
+    ) -> Proposal:
         """As `extend`, with each draft's law and draw in one kernel."""
-        from flarechat.engine.kernels import sampler
-
         hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
-        drawn = sampler.drafts(lanes, self.depth, staged, plan.draft_tokens, plan.acceptance)
+        drawn = steps.drafts(lanes, self.depth, staged, plan)
         chain = dict[str, Tensor]()
         for step in range(plan.draft_tokens):
             hidden = self._step(lanes, hidden, token, plan, step, chain)

@@ -1,7 +1,8 @@
-"""Kernels of our own, in Triton; every one has a reference in plain torch, which tests hold it to.
+"""Kernels of our own, in Triton for GPUs and in C for CPUs; every one has a reference in plain
+torch, which tests hold it to.
 
-Owns the choice between the two. The modules here are imported only where `fused` or `available`
-says so, and know nothing of what the engine builds on them.
+Owns the choice between them. The modules here are imported only where `fused`, `native` or
+`available` says so, and know nothing of what the engine builds on them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from flarechat.engine.kernels.cpu import library
+
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import Tensor
 
 # Said out loud, as the default differs between versions of Triton.
@@ -22,7 +27,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 # Rows whose products go to kernels. More read the weights so often that torch's are faster.
 FEW = 128
 
-_interpreted = False
+_interpreted = _in_torch = False
 
 
 @functools.cache
@@ -34,6 +39,25 @@ def available() -> bool:
 def fused(x: Tensor) -> bool:
     """Whether work on `x` goes to a kernel: on a GPU, or where `interpreted` asks for it."""
     return (x.is_cuda or _interpreted) and available()
+
+
+def native(x: Tensor) -> bool:
+    """Whether work on `x` goes to the C library: on a CPU where that is there."""
+    return x.is_cpu and not (_interpreted or _in_torch) and library() is not None
+
+
+def of_round(x: Tensor) -> ModuleType | None:
+    """The kernels for the small steps of a round on `x`, `rounds` or `cpu.rounds`; None where
+    torch takes them."""
+    if fused(x):
+        from flarechat.engine.kernels import rounds as triton_rounds
+
+        return triton_rounds
+    if native(x):
+        from flarechat.engine.kernels.cpu import rounds as c_rounds
+
+        return c_rounds
+    return None
 
 
 def few(x: Tensor) -> bool:
@@ -50,3 +74,14 @@ def interpreted() -> Iterator[None]:
         yield
     finally:
         _interpreted = before
+
+
+@contextmanager
+def in_torch() -> Iterator[None]:
+    """Leave the CPU's tensors to torch, though the C library is there."""
+    global _in_torch
+    before, _in_torch = _in_torch, True
+    try:
+        yield
+    finally:
+        _in_torch = before

@@ -46,18 +46,16 @@ class HiddenState:
 
     def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
         """Put all W rows behind the consumed ones; those past what was emitted do no harm."""
-        if kernels.fused(hidden):
-            from flarechat.engine.kernels import lookups
-
-            return lookups.store(self.rows, hidden, Window(lanes, plan.width))
-        self.write(lanes, lanes.cache_rows(plan.width), hidden)
+        if (steps := kernels.of_round(hidden)) is not None:
+            steps.store(self.rows, hidden, Window(lanes, plan.width))
+        else:
+            self.write(lanes, lanes.cache_rows(plan.width), hidden)
 
     def last(self, lanes: Lanes) -> Tensor:
         """[B, 1, D]: each lane's row of its last consumed token (its first row, if it has none)."""
-        if kernels.fused(self.rows):
-            from flarechat.engine.kernels import lookups
-
-            return lookups.last(self.rows, Window(lanes, 1, -1))
+        if (steps := kernels.of_round(self.rows)) is not None:
+            last: Tensor = steps.last(self.rows, Window(lanes, 1, -1))
+            return last
         at = (lanes.consumed() - 1).clamp_min(0)
         return self.rows[lanes.index, at][:, None]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from flarechat.engine import kernels
 from flarechat.engine.accept import RUNNING, STOPPED
 from flarechat.engine.slot import Lanes, SlotPool
 from flarechat.engine.window import Window
@@ -32,6 +33,13 @@ def window_on(
         pool.consumed[slot] = consumed[lane]
         pool.finish[slot] = STOPPED if lane in idle else RUNNING
     return Window(Lanes(pool, own, prefilling=prefilling), width, shift)
+
+
+@pytest.fixture(autouse=True)
+def references() -> Iterator[None]:
+    """What is not sent to a kernel by name is plain torch, though the C library may be there."""
+    with kernels.in_torch():
+        yield
 
 
 @pytest.fixture

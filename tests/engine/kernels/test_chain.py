@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from flarechat.engine import accept as laws
 from flarechat.engine import kernels
@@ -14,26 +13,9 @@ from flarechat.engine.frame import HEADER, pack
 from flarechat.engine.kernels import chain, commit
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.sampling import TargetLaw
-from flarechat.engine.slot import Lanes
 from tests.engine.kernels.slots import poison as poison
-from tests.engine.requests import generator, lanes_of, law_of, near
-
-V, LANES = 90, 60
-CASES = {"laws": 0, "laws of fewer candidates": 7, "points": None}
-
-
-def case(drafts: int, kind: str) -> tuple[Lanes, TargetLaw, Proposal]:
-    lanes, law = lanes_of(LANES, V, seed=drafts), law_of(LANES, drafts + 1, 64, V, seed=50 + drafts)
-    fewer = CASES[kind]
-    proposal = near(law, drafts, seed=70 + drafts, fewer=fewer or 0)
-    return lanes, law, proposal if fewer is not None else replace(proposal, probs=None, ids=None)
-
-
-def require_same(own: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
-    """Rows after the last that counts mean nothing."""
-    counted = torch.arange(own[0].shape[1]) <= theirs[1][:, None]
-    assert torch.equal(theirs[1], own[1])
-    assert torch.equal(theirs[0][counted], own[0][counted])
+from tests.engine.kernels.slots import references as references
+from tests.engine.requests import CASES, LANES, V, case, generator, lanes_of, require_same
 
 
 @pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])

@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from flarechat.engine import kernels, rng
 from flarechat.engine.kernels import filter as filters
 from flarechat.engine.plan import LawShape
 from flarechat.engine.proposal import Proposal
-from flarechat.engine.sampling import TargetLaw, penalised, target_law
-from flarechat.engine.slot import Lanes
+from flarechat.engine.sampling import TargetLaw, target_law
 from tests.engine.kernels.slots import poison as poison
-from tests.engine.requests import generator, lanes_of
+from tests.engine.kernels.slots import references as references
+from tests.engine.requests import generator, lanes_of, require_law, stable_law
 from tests.engine.test_round import NoHostSync
 
 COUNT = filters.CANDIDATES
-
-
-def stable_law(
-    logits: Tensor, lanes: Lanes, drafts: Tensor, penalties: bool, first: int = 0,
-    vocabulary: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The law by torch, with a stable sort where `topk` leaves the order of equals open."""
-    values = logits.float()
-    if penalties:
-        values = penalised(values, lanes, drafts, first, vocabulary)
-    values, column = values.sort(dim=-1, descending=True, stable=True)
-    values, column = values[..., :COUNT], column[..., :COUNT]
-    p, rank = lanes.sampling(), torch.arange(values.shape[-1])
-    heat, top_k, top_p, min_p = (
-        x[:, None, None] for x in (p.temperature, p.top_k, p.top_p, p.min_p)
-    )
-    probs = torch.softmax(values / torch.where(heat > 0, heat, 1.0), -1)
-    probs = torch.where((rank < top_k) | (top_k == 0), probs, 0.0)
-    before = (probs.cumsum(-1) - probs) / probs.sum(-1, keepdim=True)
-    probs = torch.where((before < top_p) | (rank == 0), probs, 0.0)
-    probs = torch.where(probs >= min_p * probs[..., :1], probs, 0.0)
-    probs = torch.where(heat > 0, probs / probs.sum(-1, keepdim=True), (rank == 0).float())
-    return probs, column if vocabulary is None else vocabulary[column]
-
-
-def require_law(own: tuple[Tensor, Tensor], probs: Tensor, ids: Tensor) -> None:
-    """Equal ids where there is mass, and nothing past the candidates there are."""
-    found = ids.shape[-1]
-    torch.testing.assert_close(own[0][..., :found], probs, atol=2e-6, rtol=2e-5)
-    assert not own[0][..., found:].any()
-    same = (own[1][..., :found] == ids) | (probs == 0)
-    assert same.all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -14,6 +14,7 @@ from flarechat.engine import kernels
 from flarechat.engine.frame import LaneRecord
 from flarechat.engine.plan import LawShape
 from flarechat.protocol import Sampling
+from tests.engine.kernels.slots import references as references
 from tests.engine.mtp_reference import assert_near, kin, kin_tensors, workbench
 from tests.engine.test_round import NoHostSync
 from tests.engine.tiny import CONTEXT, PROMPTS, VOCABULARY, Bench, head_record
