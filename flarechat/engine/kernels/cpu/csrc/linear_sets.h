@@ -23,8 +23,8 @@ typedef struct {
     void (*normalise)(const float *x, const float *weight, float eps, int32_t columns, float *y);
 } fc_linear_set;
 
-/* A part of the second cache, which every machine has 256 KiB of. */
-enum { CACHED_BYTES = 160 << 10 };
+/* A part of the second cache, which every machine has 256 KiB of; how far ahead weights are read. */
+enum { CACHED_BYTES = 160 << 10, READ_AHEAD = 4096 };
 
 extern const fc_linear_set fc_linear_portable;
 #ifdef FC_X86
