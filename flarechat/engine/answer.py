@@ -47,25 +47,30 @@ class Played:
 
 
 class Answer:
-    """One request being answered in `slot`. `budget` is the most tokens it may emit."""
+    """One request being answered in `slot`. `budget` is the most tokens it may emit.
+
+    The last `begun` tokens of the prompt are the answer so far, of one that goes on.
+    """
 
     def __init__(
         self, request: Request, slot: int, prompt: Sequence[int], *, budget: int, restored: int,
-        match: bool, seed: int, eos: Sequence[int], tokenizer: Tokenizer,
+        match: bool, seed: int, eos: Sequence[int], tokenizer: Tokenizer, begun: int = 0,
     ) -> None:  # fmt: skip
         self.request, self.slot, self.prompt = request, slot, tuple(prompt)
         self.budget, self.restored, self.match, self.seed = budget, restored, match, seed
         self.eos = frozenset(eos)
-        self.generated: list[int] = []
+        asked = len(self.prompt) - begun
+        self.continued, self.generated = self.prompt[asked:], list[int]()
         self.totals = RoundTotals()
         self.text = self.thinking = ""
         self.reason: str | None = None
         self.stop: str | None = None
         self.prefilled = restored
         self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
-        self._router = router_for(tokenizer, prompt)
+        self._router = router_for(tokenizer, prompt[:asked])
         self._began = time.perf_counter()
         self._prefill_ms = self._first_token_ms = 0.0
+        self._hear(self.continued)
 
     @property
     def tokens(self) -> list[int]:
@@ -113,6 +118,17 @@ class Answer:
         event = self._event(played, kept, context)
         self.totals.add(event)
         return event, self._say(text)
+
+    def _hear(self, tokens: Sequence[int]) -> None:
+        """Read the answer so far, so that what follows is read as if it had not been cut off.
+
+        A stop string in it was none when it was said; only one that it ends inside of counts.
+        """
+        text = "".join(map(self._decoder.push, tokens))
+        safe, stop = self._stops.push(text)
+        if stop is not None:
+            safe, self._stops = text, StopMatcher(self.request.stop)
+        self._say(safe)
 
     def _read(self, tokens: Sequence[int]) -> tuple[int, str]:
         """How many tokens stand, and the text they make safe to show."""

@@ -47,11 +47,14 @@ class Bookings:
         )  # fmt: skip
 
     def bind(self, answer: Answer, restored: int) -> None:
-        """Write the slot's columns for the answer's tokens as they now stand."""
+        """Write the slot's columns for the answer's tokens as they now stand; those of an answer
+        that goes on count as generated."""
+        begun = len(answer.continued)
         self.pool.open(
-            answer.slot, answer.prompt, answer.generated, restored=restored,
+            answer.slot, answer.prompt[: len(answer.prompt) - begun],
+            (*answer.continued, *answer.generated), restored=restored,
             sampling=answer.request.sampling, seed=answer.seed, match=answer.match,
-            budget=answer.budget, eos=sorted(answer.eos),
+            budget=answer.budget + begun, eos=sorted(answer.eos),
         )  # fmt: skip
 
     def look_again(self, answer: Answer, moving: Collection[int]) -> None:

@@ -149,7 +149,7 @@ class Engine:
             try:
                 prompt = self.language.encode_chat(request.messages, request.thinking)
                 self._check_length(prompt)
-                self._open(request, prompt, free)
+                self._open(request, prompt, self._begun(request, prompt), free)
             except FlarechatError as error:
                 self._refuse(request, error)
             except Exception as failure:
@@ -169,7 +169,14 @@ class Engine:
                 "Start a new chat, shorten the message, or raise --ctx if the model allows it.",
             )
 
-    def _open(self, request: Request, prompt: list[int], free: list[int]) -> None:
+    def _begun(self, request: Request, prompt: Sequence[int]) -> int:
+        """How many tokens at the prompt's end are the answer that the request goes on with."""
+        if not request.messages or request.messages[-1].role != "assistant":
+            return 0
+        before = self.language.encode_chat(request.messages[:-1], request.thinking)
+        return len(prompt) - len(before)
+
+    def _open(self, request: Request, prompt: list[int], begun: int, free: list[int]) -> None:
         slot, restored = self.bookings.claim(free, prompt, self._moving())
         sampling, speculation = request.sampling, request.speculation
         auto = sampling.seed is not None or sampling.temperature == 0
@@ -178,7 +185,7 @@ class Engine:
         budget = min(request.max_tokens, self.pool.context - len(prompt))
         answer = Answer(
             request, slot, prompt, budget=budget, restored=restored, match=match, seed=seed,
-            eos=self.language.eos, tokenizer=self.language.tokenizer,
+            eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun,
         )  # fmt: skip
         self.bookings.begin(answer)
         if request.controller:
@@ -194,6 +201,9 @@ class Engine:
                 acceptance="match" if match else "ratio",
                 sampling=replace(sampling, seed=seed),
                 speculation=speculation,
+                continued=tuple(answer.continued),
+                said=len(answer.text),
+                thought=len(answer.thinking),
             )
         )
 

@@ -17,7 +17,8 @@ SPECULATIVE_TOKENS = 128
 EXECUTORS = ("auto", "eager", "graph")
 ACCEPTANCES = ("auto", "ratio", "match")
 PACKED = "packed-float16"
-DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED)
+STORED = "as-stored"
+DTYPES = ("auto", "float32", "float16", "bfloat16", PACKED, STORED)
 
 
 def _require(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
@@ -92,16 +93,24 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a conversation: role is system, user or assistant."""
+    """One message of a conversation: role is system, user or assistant.
+
+    `tokens` are those that `content` was generated as, by the model with the fingerprint `model`. A
+    prompt has these very tokens where they say what it says, and the text encoded anew elsewhere.
+    """
 
     role: str
     content: str
+    tokens: tuple[int, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One turn to answer. `id` names it in every event and in the history ring's origins.
 
+    Where the last message is the assistant's, the model goes on inside it, as if it had not been
+    cut off: its tokens count as generated, and events tell the whole answer or what is new.
     `controller` is the controller state an earlier turn finished with, or None. Without `thinking`
     the template is told that the model is not to think.
     """
@@ -127,8 +136,9 @@ class Request:
 class Boot:
     """What the engine process needs to start. `model` is a path: a GGUF file or a folder.
 
-    `context` None means the model's own length; `dtype` is auto, float32, float16, bfloat16 or
-    packed-float16 (fp16 weights, float32 arithmetic, CPU only). Without `mtp` no draft head is
+    `context` None means the model's own length; `dtype` is auto, float32, float16, bfloat16,
+    packed-float16 (fp16 weights, float32 arithmetic, CPU only) or as-stored (weights as their file
+    has them, int8 activations, fp16 cache, by the CPU's kernels). Without `mtp` no draft head is
     loaded; `mtp_file` is a path to try before those that lie beside the model or ship with it.
     `executor` is auto, eager or graph; no round verifies more than `speculative_token_capacity`
     tokens, all lanes together.

@@ -87,18 +87,30 @@ class ThinkingRouter:
 
 
 def router_for(tokenizer: Tokenizer, prompt: Sequence[int]) -> ThinkingRouter | None:
-    """The router of an answer to this prompt; None for a model that says no marks.
-
-    A prompt ends inside thinking when the mark is the last of the two behind its last control
-    token, where the template opens the model's turn.
-    """
-    marks = tokenizer.id_of(OPEN), tokenizer.id_of(CLOSE)
-    if any(mark is None or tokenizer.is_control(mark) for mark in marks):
+    """The router of an answer to this prompt; None for a model that says no marks."""
+    if _marks(tokenizer) is None:
         return None
+    return ThinkingRouter(thinks=ends_in_thinking(tokenizer, prompt))
+
+
+def ends_in_thinking(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
+    """Whether the mark is the last of the two behind the prompt's last control token, where the
+    template opens the model's turn.
+    """
+    marks = _marks(tokenizer) or ()
     for token in reversed(prompt):
         if token in marks or tokenizer.is_control(token):
-            return ThinkingRouter(thinks=token == marks[0])
-    return ThinkingRouter()
+            return token == marks[0] if marks else False
+    return False
+
+
+def _marks(tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """The two marks as tokens, where the model has them as text."""
+    opening, closing = tokenizer.id_of(OPEN), tokenizer.id_of(CLOSE)
+    if opening is None or closing is None:
+        return None
+    control = tokenizer.is_control(opening) or tokenizer.is_control(closing)
+    return None if control else (opening, closing)
 
 
 def _piece(channel: str, text: str) -> list[Piece]:
