@@ -1,14 +1,16 @@
 """One answer that was asked for: what the engine is given, and how its events become a turn.
 
-Owns a turn under way with its totals, the messages of a request and the seeds of several answers
-to one. Knows no file and no conversation; chat puts answers and turns in order.
+Owns a turn under way with its totals, a request and its messages, and the seeds of several answers
+to one message. Knows no file and no conversation; chat puts answers and turns in order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
+from flarechat.config import Settings
 from flarechat.errors import UsageError
 from flarechat.protocol import (
     MAX_LANES,
@@ -16,14 +18,18 @@ from flarechat.protocol import (
     ErrorInfo,
     Finished,
     Message,
+    ModelInfo,
+    Request,
     RequestEvent,
     Round,
     Sampling,
+    Started,
     Timings,
     Usage,
 )
+from flarechat.sessions.provenance import UNKNOWN, add_round
 from flarechat.sessions.turns import Turn
-from flarechat.telemetry import RoundTotals
+from flarechat.telemetry import RoundTotals, summed
 from flarechat.textsafe import well_formed
 
 FEWEST, MOST = 2, MAX_LANES
@@ -31,19 +37,91 @@ _SEEDS = 2**63
 
 
 class Asked:
-    """One answer under way: its turn, its rounds' totals and whether the engine was asked."""
+    """One answer under way: its turn, its rounds' totals and whether the engine was asked.
 
-    def __init__(self, turn: Turn) -> None:
+    `number` says which answer to its message it is, from 1, where that decides its seed. An answer
+    that goes on `continues`, from `before`, how it had ended.
+    """
+
+    def __init__(self, turn: Turn, number: int = 0, *, continues: bool = False) -> None:
         self.turn, self.totals, self.submitted = turn, RoundTotals(), False
+        self.number, self.continues = number or turn.answer, continues
+        self.before = turn.finished if continues else None
+        self._said = turn.text, turn.thinking
+
+    def law(self, recommended: Sampling, settings: Settings, model: str) -> Sampling:
+        """The law to ask for: of an answer that goes on the one it was begun by, if by this model
+        (a fingerprint)."""
+        turn = self.turn
+        if self.continues and turn.sampling and turn.model_fingerprint == model:
+            return turn.sampling
+        return law_of(settings.sampling(recommended), self.number)
+
+    def request(
+        self, turns: Sequence[Turn], system: str | None, settings: Settings, model: ModelInfo,
+        controller: dict[str, Any] | None,
+    ) -> Request:  # fmt: skip
+        """What the engine is asked, behind these turns; the turn notes its law and its model."""
+        turn, law = self.turn, self.law(model.recommended, settings, model.fingerprint)
+        request = Request(
+            id=turn.id,
+            messages=(*messages_of(turns, system), *([_message(turn)] if self._begun else ())),
+            sampling=law,
+            speculation=settings.speculation(),
+            max_tokens=settings.max_tokens,
+            stop=settings.stop,
+            logprobs=settings.logprobs,
+            thinking=settings.thinking,
+            controller=controller,
+        )
+        turn.sampling, turn.model_fingerprint = law, model.fingerprint
+        return request
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the answer has a beginning to go on from."""
+        return self.continues and bool(self.turn.text or self.turn.tokens)
 
     def take(self, event: RequestEvent) -> None:
         """Take in one event of this answer but its end."""
+        if isinstance(event, Started):
+            self._start(event)
         if isinstance(event, Round):
             self.totals.add(event)
+            add_round(self.turn, event)
         if isinstance(event, Delta) and event.channel == "answer":
             self.turn.text += event.text
         elif isinstance(event, Delta) and event.channel == "thinking":
             self.turn.thinking += event.text
+
+    def _start(self, event: Started) -> None:
+        """Learn by which seed and from where the answer is drawn, and what of it stands."""
+        turn = self.turn
+        turn.seed = event.sampling.seed
+        if tuple(turn.tokens) != event.continued:
+            turn.tokens, turn.copied = list(event.continued), []
+            turn.sources = UNKNOWN * len(turn.tokens)
+        turn.draw = event.prompt_tokens - len(turn.tokens)
+        if event.continued:
+            turn.text = turn.text[: event.said]
+            turn.thinking = turn.thinking[: event.thought or None]
+
+    def end(self, finished: Finished) -> None:
+        """The answer ended. One that went on has its figures joined, and is left as it was by a
+        failure: what it had said is not lost with it.
+        """
+        if not self.continues:
+            self.turn.finish(finished)
+            return
+        text, thinking = self._said
+        if finished.text or finished.usage.prompt_tokens:
+            text, thinking = finished.text, finished.thinking or thinking
+        joined = dataclasses.replace(finished, text=text, thinking=thinking)
+        before = self.before
+        if finished.reason == "error" and text:
+            reason = before.reason if before and before.reason != "error" else "cancelled"
+            joined = dataclasses.replace(joined, reason=reason)
+        self.turn.finish(added(before, joined) if before else joined)
 
     def ending(self, reason: str, error: ErrorInfo | None = None) -> Finished:
         """The finish record of an answer that the engine could not end itself."""
@@ -68,6 +146,28 @@ class Asked:
         )
 
 
+def added(first: Finished, then: Finished) -> Finished:
+    """How an answer ended that went on: as it ended `then`, with the figures of both."""
+    usage, timings = first.usage, first.timings
+    decode_ms = timings.decode_ms + then.timings.decode_ms
+    tokens = usage.completion_tokens + then.usage.completion_tokens
+    speculation = summed(first.speculation, then.speculation)
+    return dataclasses.replace(
+        then,
+        usage=dataclasses.replace(
+            usage, completion_tokens=tokens, context=max(usage.context, then.usage.context)
+        ),
+        timings=Timings(
+            prefill_ms=round(timings.prefill_ms + then.timings.prefill_ms, 3),
+            decode_ms=round(decode_ms, 3),
+            first_token_ms=timings.first_token_ms or then.timings.first_token_ms,
+            tokens_per_second=round(1e3 * speculation.emitted / decode_ms, 3) if decode_ms else 0,
+        ),
+        speculation=speculation,
+        controller=then.controller or first.controller,
+    )
+
+
 def messages_of(turns: Sequence[Turn], system: str | None) -> tuple[Message, ...]:
     """What the model is given: no empty turn, neighbours of one role as one message, and nothing
     of what it thought.
@@ -79,16 +179,27 @@ def messages_of(turns: Sequence[Turn], system: str | None) -> tuple[Message, ...
         failed = turn.status == "error" or (reply is not None and reply.status == "error")
         if failed or not turn.text.strip():
             continue
-        text = well_formed(turn.text)
+        message = _message(turn)
         if messages and messages[-1].role == turn.role:
-            text = f"{messages.pop().content}\n\n{text}"
-        messages.append(Message(role=turn.role, content=text))
+            text = f"{messages.pop().content}\n\n{message.content}"
+            message = Message(role=turn.role, content=text)
+        messages.append(message)
     return tuple(messages)
 
 
+def _message(turn: Turn) -> Message:
+    """A turn as the model is given it, with the tokens it was generated as."""
+    return Message(
+        role=turn.role,
+        content=well_formed(turn.text),
+        tokens=tuple(turn.tokens),
+        model=turn.model_fingerprint if turn.tokens else "",
+    )
+
+
 def law_of(sampling: Sampling, answer: int) -> Sampling:
-    """The law of answer number `answer` of a fan: a seed that was given counts up from answer 1;
-    without one the engine draws a seed for each.
+    """The law of answer number `answer` to one message: a seed that was given counts up from
+    answer 1; without one the engine draws a seed for each.
     """
     if sampling.seed is None or answer < 2:
         return sampling

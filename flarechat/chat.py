@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from flarechat.asking import Asked, check_ways, law_of, messages_of
+from flarechat.asking import Asked, check_ways
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError, SessionError
 from flarechat.protocol import (
@@ -23,7 +23,6 @@ from flarechat.protocol import (
     Loading,
     ModelInfo,
     Ready,
-    Request,
 )
 from flarechat.sessions import store
 from flarechat.sessions.keeper import Keeper
@@ -116,7 +115,32 @@ class Conversation(Thread):
     def send(self, text: str) -> Turn:
         """Save the user's turn, then ask for the answer. Returns the answer's turn, streaming."""
         self._say(text)
-        return self._ask([Turn(id=new_id(), parent=self._tree.head, role="assistant", text="")])[0]
+        return self._answer()
+
+    def edit(self, turn: Turn, text: str) -> Turn:
+        """Say something else in place of one of the user's turns and ask for the answer; what was
+        said, and all behind it, stays as a branch. Returns the answer's turn, streaming.
+        """
+        self._step_before(turn)
+        return self.send(text)
+
+    def regenerate(self, turn: Turn | None = None) -> Turn:
+        """Ask for another answer to the message that `turn` answers, or is; to the last message
+        without one. The answers there are stay as branches, and a seed that is set counts up.
+        """
+        self._step_back("Write a message first.", turn)
+        return self._answer()
+
+    def continue_answer(self) -> Turn:
+        """Let the model go on with the last answer, which was stopped or cut off: the text, tokens
+        and figures are added to its own. Returns its turn, streaming.
+        """
+        return self._ask([Asked(self._reopen(), continues=True)])[0]
+
+    def _answer(self) -> Turn:
+        """Ask for one answer to the last of the turns, which is the user's."""
+        turn = Turn(id=new_id(), parent=self.turns[-1].id, role="assistant", text="")
+        return self._ask([Asked(turn, len(self._tree.siblings(turn)) + 1)])[0]
 
     def fan_out(self, text: str, ways: int, *, lanes: int | None = None) -> list[Turn]:
         """Ask for several answers at once, to `text`, or without one to the last message again.
@@ -128,14 +152,14 @@ class Conversation(Thread):
         if text.strip():
             self._say(text)
         else:
-            self._step_back()
+            self._step_back("Write /fan N and a message.")
         fan, parent = new_id(), self.turns[-1].id
         answers = [
             Turn(id=new_id(), parent=parent, role="assistant", text="", fan=fan, answer=number)
             for number in range(1, ways + 1)
         ]
         self.fan, self.marked = answers, 0
-        return self._ask(answers)
+        return self._ask([Asked(turn) for turn in answers])
 
     def pick(self, number: int) -> Turn:
         """Go on with this answer of the fan, from 0. The others are stopped and stay as branches;
@@ -147,18 +171,19 @@ class Conversation(Thread):
                 self._stop(asked)
         return picked
 
-    def _ask(self, answers: list[Turn]) -> list[Turn]:
+    def _ask(self, asked: list[Asked]) -> list[Turn]:
         """Ask for these answers to the last message, all at once."""
-        self._asked = {turn.id: Asked(turn) for turn in answers}
+        self._asked = {answer.turn.id: answer for answer in asked}
         self._live, self._checkpoint_at = dict(self._asked), time.monotonic()
+        answers = [answer.turn for answer in asked]
         for turn in answers:
             turn.status = "streaming"
             self._tree.spread(turn)
         if not self.fan:
             self.turns += answers
         if self._model:
-            for asked in self._asked.values():
-                self._submit(asked, self._model)
+            for answer in asked:
+                self._submit(answer, self._model)
         return answers
 
     def apply(self, event: Event) -> Turn | None:
@@ -213,27 +238,17 @@ class Conversation(Thread):
         """Ask the engine for one answer; an engine that cannot be asked ends it."""
         self._note_model(model, asked.turn.parent)
         same_device = self._tree.device_fingerprint == model.device_fingerprint
-        settings = self.settings
+        controller = self._tree.controller if same_device else None
         try:
-            request = Request(
-                id=asked.turn.id,
-                messages=messages_of(self.turns, self.system),
-                sampling=law_of(settings.sampling(model.recommended), asked.turn.answer),
-                speculation=settings.speculation(),
-                max_tokens=settings.max_tokens,
-                stop=settings.stop,
-                logprobs=settings.logprobs,
-                thinking=settings.thinking,
-                controller=self._tree.controller if same_device else None,
-            )
-            self._engine.submit(request)
+            turns = self._tree.path_to(self._tree.turns.get(asked.turn.parent or ""))
+            self._engine.submit(asked.request(turns, self.system, self.settings, model, controller))
             asked.submitted = True
         except FlarechatError as error:
             self._finish(asked, asked.ending("error", ErrorInfo.of(error)))
 
     def _finish(self, asked: Asked, finished: Finished) -> Turn:
         turn = self._live.pop(asked.turn.id).turn
-        turn.finish(finished)
+        asked.end(finished)
         device = self._model.device_fingerprint if self._model else ""
         if finished.controller is not None:
             self._tree.controller, self._tree.device_fingerprint = finished.controller, device

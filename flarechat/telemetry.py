@@ -7,6 +7,7 @@ all three print the same numbers. Knows no tensor and no widget.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 from statistics import median
 
 from flarechat.protocol import (
@@ -16,6 +17,62 @@ from flarechat.protocol import (
     SourceTotals,
     SpeculationSummary,
 )
+
+
+def summed(first: SpeculationSummary, then: SpeculationSummary) -> SpeculationSummary:
+    """The totals of both; what a width costs is what it cost last."""
+    rounds, emitted = first.rounds + then.rounds, first.emitted + then.emitted
+    offered, accepted = first.offered + then.offered, first.accepted + then.accepted
+    depths, names = _by_depth(first, then), sorted({*first.by_source, *then.by_source})
+    return SpeculationSummary(
+        rounds=rounds,
+        offered=offered,
+        accepted=accepted,
+        emitted=emitted,
+        clipped=first.clipped + then.clipped,
+        mean_acceptance_length=emitted / rounds if rounds else 0.0,
+        draft_acceptance_rate=accepted / offered if offered else 0.0,
+        acceptance_histogram=tuple(
+            a + b
+            for a, b in zip_longest(
+                first.acceptance_histogram, then.acceptance_histogram, fillvalue=0
+            )
+        ),
+        by_depth=depths,
+        by_source={name: _of_source(name, first, then) for name in names},
+        cost_ms_by_width=first.cost_ms_by_width | then.cost_ms_by_width,
+        history=_lookups(first.history, then.history),
+        context=_lookups(first.context, then.context),
+        repair_ms=round(first.repair_ms + then.repair_ms, 3),
+    )
+
+
+def _by_depth(*both: SpeculationSummary) -> tuple[DepthTotals, ...]:
+    offered, accepted = Counter[int](), Counter[int]()
+    for at in (at for summary in both for at in summary.by_depth):
+        offered[at.depth] += at.offered
+        accepted[at.depth] += at.accepted
+    return tuple(
+        DepthTotals(depth=depth, offered=offered[depth], accepted=accepted[depth])
+        for depth in sorted(offered)
+    )
+
+
+def _of_source(name: str, *both: SpeculationSummary) -> SourceTotals:
+    found = [summary.by_source[name] for summary in both if name in summary.by_source]
+    return SourceTotals(
+        offered=sum(source.offered for source in found),
+        accepted=sum(source.accepted for source in found),
+        emitted=sum(source.emitted for source in found),
+    )
+
+
+def _lookups(first: HistoryTotals, then: HistoryTotals) -> HistoryTotals:
+    return HistoryTotals(
+        lookups=first.lookups + then.lookups,
+        hits8=first.hits8 + then.hits8,
+        hits4=first.hits4 + then.hits4,
+    )
 
 
 class RoundTotals:

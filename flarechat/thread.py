@@ -101,25 +101,54 @@ class Thread:
         return picked
 
     def place(self, turn: Turn) -> tuple[int, int]:
-        """Which of how many answers to the same message a turn is, from 1."""
-        siblings = self._tree.siblings(turn) if turn.role == "assistant" else [turn]
-        return (siblings.index(turn) + 1 if turn in siblings else 1), len(siblings)
+        """Which of how many answers to the same message, or messages in the same place, a turn is,
+        from 1.
+        """
+        siblings = self._tree.siblings(turn)
+        return (siblings.index(turn) + 1 if turn in siblings else 1), max(len(siblings), 1)
 
     def branch(self, turn: Turn, step: int) -> bool:
-        """Go over to another answer to the same message and to what followed it; whether there
-        is one in that direction.
+        """Go over to another answer to the same message, or another message in the same place, and
+        to what followed it; whether there is one in that direction.
         """
         self._require_rest()
         siblings = self._tree.siblings(turn)
         at = siblings.index(turn) + step
-        if turn.role != "assistant" or not 0 <= at < len(siblings):
+        if not 0 <= at < len(siblings):
             return False
-        end = self._tree.end_of(siblings[at])
-        self._tree.pick(end)
+        self._go_to(self._tree.end_of(siblings[at]))
+        return True
+
+    def branch_at(self, turn: Turn) -> None:
+        """Go back, or over, to any turn: the next message goes behind it. What follows it now stays
+        as a branch.
+        """
+        self._require_rest()
+        self._go_to(self._known(turn))
+
+    def undo(self) -> Turn:
+        """Go back to before the last message; it and what answers it stay as a branch. Returns the
+        message.
+        """
+        self._require_rest()
+        asked = next((turn for turn in reversed(self.turns) if turn.role == "user"), None)
+        if asked is None:
+            raise UsageError("There is nothing to undo.", "Write a message first.")
+        self._go_to(self._tree.turns.get(asked.parent or ""))
+        return asked
+
+    def _known(self, turn: Turn) -> Turn:
+        known = self._tree.turns.get(turn.id)
+        if known is None:
+            raise UsageError("That turn is of another conversation.", "Choose one that is shown.")
+        return known
+
+    def _go_to(self, turn: Turn | None) -> None:
+        """Go on from this turn, None for the beginning, and write that down."""
+        self._tree.pick(turn)
         self.turns = self._tree.path()
         if self._keeper:
-            self._keeper.head(end)
-        return True
+            self._keeper.head(turn)
 
     def _require_rest(self) -> None:
         if self._live:
@@ -131,33 +160,59 @@ class Thread:
             )
 
     def _say(self, text: str) -> None:
-        """Save the user's turn."""
+        """Save the user's turn, behind the turns there are."""
         self._require_rest()
-        user = Turn(id=new_id(), parent=self._tree.head, role="user", text=well_formed(text))
+        parent = self.turns[-1].id if self.turns else None
+        user = Turn(id=new_id(), parent=parent, role="user", text=well_formed(text))
         if self._keeper:
             if not self._keeper.begun:
                 self._keeper.begin(self._header(), user.text)
                 self._tree.system = self.system
-            self._note_system()
+            self._note_system(parent)
             self._keeper.user(user)
         self._tree.add(user)
         self.turns.append(user)
 
-    def _step_back(self) -> None:
-        """Take the last message as the one to answer; its answer so far becomes a branch."""
+    def _step_back(self, remedy: str, turn: Turn | None = None) -> None:
+        """Take the last message, of those up to `turn`, as the one to answer; its answer so far
+        becomes a branch.
+        """
         self._require_rest()
-        turns = list(self.turns)
+        turns = self._tree.path_to(self._known(turn)) if turn else list(self.turns)
         while turns and turns[-1].role != "user":
             turns.pop()
         if not turns:
-            raise UsageError("There is no message to answer again.", "Write /fan N and a message.")
+            raise UsageError("There is no message to answer again.", remedy)
         self.turns = turns
-        self._note_system()
+        self._note_system(turns[-1].id)
 
-    def _note_system(self) -> None:
+    def _step_before(self, turn: Turn) -> None:
+        """Take away one of the user's turns and all behind it: the next takes its place."""
+        self._require_rest()
+        if self._known(turn).role != "user":
+            raise UsageError("Only a message can be edited.", "Choose one of your own.")
+        self.turns = self._tree.path_to(self._tree.turns.get(turn.parent or ""))
+
+    def _reopen(self) -> Turn:
+        """Take up the last answer, which was cut off, and write that down."""
+        self._require_rest()
+        turn = self.turns[-1] if self.turns else None
+        if turn is None or turn.role != "assistant":
+            raise UsageError("There is no answer to continue.", "Write a message first.")
+        if turn.status == "complete" and turn.reason not in ("length", "context"):
+            raise UsageError(
+                "The last answer ended by itself; there is nothing to continue.",
+                "Write a message, or have it answered again.",
+            )
+        self._note_system(turn.id)
+        if self._keeper:
+            self._keeper.go_on(turn)
+        return self.turns.pop()
+
+    def _note_system(self, head: str | None) -> None:
         """Write down which system prompt holds from here on, where the file says another."""
         if self._keeper and (self.system or "") != (self._tree.system or ""):
-            self._keeper.system(self.system or "", self._tree.head)
+            self._keeper.system(self.system or "", head)
         self._tree.system = self.system
 
     def _take_turns(self) -> None:

@@ -295,7 +295,11 @@ def test_a_message_that_did_not_fit_is_left_out_from_then_on_and_stays_in_the_fi
     play(again, engine, "more")
 
     short = Message(role="user", content="short")
-    fine, more = Message(role="assistant", content="Fine."), Message(role="user", content="more")
+    more = Message(role="user", content="more")
+    said = again.turns[3]
+    fine = Message(
+        role="assistant", content="Fine.", tokens=tuple(said.tokens), model=MODEL.fingerprint
+    )
     assert (short,) == engine.requests[1].messages
     assert (short, fine, more) == engine.requests[2].messages
     assert "far too long" == lines("long")[1]["text"]

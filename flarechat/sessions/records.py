@@ -20,10 +20,10 @@ def user_record(turn: Turn) -> dict[str, Any]:
 
 
 def partial_record(
-    turn: Turn, offset: int, *, thought: int = 0, since: int = 0, first: bool = False
+    turn: Turn, offset: int, *, thought: int = 0, since: int = 0, law: bool = False
 ) -> dict[str, Any]:
     """The event of what an answer got since: text behind `offset` characters, thinking behind
-    `thought`, tokens behind `since`; the `first` one also says the law.
+    `thought`, tokens behind `since`, and, if asked for, the law they are drawn by.
     """
     thinking = turn.thinking[thought:]
     return (
@@ -31,7 +31,7 @@ def partial_record(
         | {"offset": offset, "text": turn.text[offset:]}
         | ({"thought_offset": thought, "thinking": thinking} if thinking else {})
         | token_fields(turn, since)
-        | (law_fields(turn) if first else {})
+        | (law_fields(turn) if law else {})
     )
 
 

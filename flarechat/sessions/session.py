@@ -111,10 +111,12 @@ class _Saved(NamedTuple):
     text: str = ""
     thinking: str = ""
     tokens: tuple[int, ...] = ()
+    law: tuple[Sampling | int | str | None, ...] = ()
 
     @classmethod
     def of(cls, turn: Turn) -> _Saved:
-        return cls(turn.text, turn.thinking, tuple(turn.tokens))
+        law = turn.sampling, turn.seed, turn.draw, turn.model_fingerprint
+        return cls(turn.text, turn.thinking, tuple(turn.tokens), law)
 
     def tokens_shared(self, turn: Turn) -> int:
         """How many tokens need not be said again: all or none."""
@@ -184,13 +186,13 @@ class SessionWriter:
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what an answer under way got since the last call."""
         saved, now = self._saved.get(turn.id, _Saved()), _Saved.of(turn)
-        if now != saved:
+        if now[:3] != saved[:3]:
             record = partial_record(
                 turn,
                 _shared(saved.text, now.text),
                 thought=_shared(saved.thinking, now.thinking),
                 since=saved.tokens_shared(turn),
-                first=turn.id not in self._saved,
+                law=now.law != saved.law,
             )
             self._log.append(record, durable=durable, droppable=True)
             self._saved[turn.id] = now
@@ -214,7 +216,7 @@ class SessionWriter:
         An answer that has said nothing yet is written first: a reader must know the turn.
         """
         if turn and turn.status == "streaming" and turn.id not in self._saved:
-            self._log.append(partial_record(turn, 0, first=True))
+            self._log.append(partial_record(turn, 0, law=True))
             self._saved[turn.id] = _Saved.of(turn)
         self._log.append(head_record(names.new_id(), turn), durable=True)
 

@@ -6,8 +6,8 @@ Owns what each event means and which turn is the head. Knows no file and no engi
                       (assistant: and its tokens, see provenance; all of it is whole, also of an
                       answer that was continued)
     partial           more of an answer under way: id, parent, at, offset, text, and where there is
-                      any thought_offset, thinking, since, tokens, sources, copied; the first one
-                      also says the law
+                      any thought_offset, thinking, since, tokens, sources, copied, and once the
+                      law
     continue          `parent` is an answer that was cut off and goes on: partial and assistant of
                       its id follow
     head              `parent` is the turn that the conversation goes on from, or null for none
