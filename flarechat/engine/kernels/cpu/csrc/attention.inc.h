@@ -5,8 +5,10 @@
  * for values. So every set computes the same bits, and what a row sees alone decides them. The
  * including file defines, beside those of vector.inc.h,
  *
- *   ROWS                                   rows taken at once, whose sums fit the registers
- *   transpose(keys, count, head_dim, out)  columns d of `count` keys as floats, out[d][FC_KEYS]
+ *   ROWS                    rows taken at once, whose sums fit the registers
+ *   transpose(keys, values, count, head_dim, out)
+ *                           columns of `count` keys as floats, out[d][FC_KEYS]; the same rows of
+ *                           values, which are wanted next, may be fetched meanwhile
  */
 
 /* Keys and values of a block as floats, columns of keys and rows of values. */
@@ -54,37 +56,26 @@ FC_INLINE void score(const int rows, taken *take, const float *keys, int32_t hea
     }
 }
 
-/* Largest and sum of FC_KEYS floats; those 16 apart first, then 8, 4, 2 and 1 apart. */
-FC_INLINE float largest_of(const float *x) {
-    _Alignas(64) float sixteen[16];
-    for (int i = 0; i < 16; i += LANES)
-        store(sixteen + i, larger(larger(load(x + i), load(x + i + 16)),
-                                  larger(load(x + i + 32), load(x + i + 48))));
-    for (int half = 8; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            sixteen[i] = sixteen[i] > sixteen[i + half] ? sixteen[i] : sixteen[i + half];
-    return sixteen[0];
-}
-
-FC_INLINE float sum_of(const float *x) {
-    _Alignas(64) float sixteen[16];
-    for (int i = 0; i < 16; i += LANES)
-        store(sixteen + i,
-              (load(x + i) + load(x + i + 16)) + (load(x + i + 32) + load(x + i + 48)));
-    for (int half = 8; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            sixteen[i] += sixteen[i + half];
-    return sixteen[0];
-}
-
-/* Scores to weights, of keys that are not seen 0. */
+/* Scores to weights, of keys that are not seen 0. Keys 16 apart are summed first. */
 FC_INLINE void weigh(float *scores, int32_t seen, float *largest, float *sum) {
+    enum { SIXTEEN = 16 / LANES };
+    vector weights[4 * SIXTEEN], reduced[SIXTEEN];
     for (int32_t key = seen; key < FC_KEYS; key++)
         scores[key] = -INFINITY;
-    *largest = largest_of(scores);
-    for (int key = 0; key < FC_KEYS; key += LANES)
-        store(scores + key, exponential(load(scores + key) - all(*largest)));
-    *sum = sum_of(scores);
+    for (int i = 0; i < 4 * SIXTEEN; i++)
+        weights[i] = load(scores + i * LANES);
+    for (int i = 0; i < SIXTEEN; i++)
+        reduced[i] = larger(larger(weights[i], weights[i + SIXTEEN]),
+                            larger(weights[i + 2 * SIXTEEN], weights[i + 3 * SIXTEEN]));
+    *largest = most_of(reduced);
+    for (int i = 0; i < 4 * SIXTEEN; i++) {
+        weights[i] = exponential(weights[i] - all(*largest));
+        store(scores + i * LANES, weights[i]);
+    }
+    for (int i = 0; i < SIXTEEN; i++)
+        reduced[i] = (weights[i] + weights[i + SIXTEEN]) +
+                     (weights[i + 2 * SIXTEEN] + weights[i + 3 * SIXTEEN]);
+    *sum = sum_of(reduced);
 }
 
 /* Add keys first ... last-1 of the dimensions d ... d + vectors * LANES - 1. */
@@ -153,8 +144,9 @@ static void attend(const fc_queries *queries, int64_t block, int32_t first, int3
         return;
     opened open;
     taken take;
-    transpose(queries->keys + start * head_dim, count, head_dim, open.keys);
-    open_values(queries->values + start * head_dim, count, head_dim, open.values);
+    const int64_t at = start * head_dim;
+    transpose(queries->keys + at, queries->values + at, count, head_dim, open.keys);
+    open_values(queries->values + at, count, head_dim, open.values);
     int32_t row = first;
     while (fc_seen(queries, row) <= start)
         row++;

@@ -19,6 +19,9 @@
 
 FC_INLINE vector madd(vector a, vector b, vector c) { return _mm256_fmadd_ps(a, b, c); }
 
+FC_INLINE vector larger(vector a, vector b) { return _mm256_max_ps(a, b); }
+FC_INLINE vector smaller(vector a, vector b) { return _mm256_min_ps(a, b); }
+
 FC_INLINE vector widen(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
@@ -32,7 +35,10 @@ FC_INLINE void put(float *out, __m256i column) {
     store(out + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(column, 1)));
 }
 
-#include "transpose_x86.inc.h"
+#include "block_x86.inc.h"
+
+FC_INLINE float most_of(const vector *x) { return most_of_8(larger(x[0], x[1])); }
+FC_INLINE float sum_of(const vector *x) { return sum_of_8(x[0] + x[1]); }
 
 #include "block.inc.h"
 

@@ -19,6 +19,9 @@
 
 FC_INLINE vector madd(vector a, vector b, vector c) { return _mm512_fmadd_ps(a, b, c); }
 
+FC_INLINE vector larger(vector a, vector b) { return _mm512_max_ps(a, b); }
+FC_INLINE vector smaller(vector a, vector b) { return _mm512_min_ps(a, b); }
+
 FC_INLINE vector widen(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
@@ -29,7 +32,15 @@ FC_INLINE void narrow(uint16_t *p, vector v) {
 
 FC_INLINE void put(float *out, __m256i column) { store(out, _mm512_cvtph_ps(column)); }
 
-#include "transpose_x86.inc.h"
+#include "block_x86.inc.h"
+
+FC_INLINE float most_of(const vector *x) {
+    return most_of_8(_mm256_max_ps(_mm512_castps512_ps256(*x), _mm512_extractf32x8_ps(*x, 1)));
+}
+
+FC_INLINE float sum_of(const vector *x) {
+    return sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(*x), _mm512_extractf32x8_ps(*x, 1)));
+}
 
 #include "block.inc.h"
 

@@ -1,8 +1,7 @@
 /* e to the power of x, for every lane: within 2 units in the last place from -87.3 to 88.3, zero
  * below, as at 88.3 above. Even 1 at 0 is exact. */
 FC_INLINE vector exponential(vector x) {
-    const vector least = all(-87.3f), most = all(88.3f);
-    const vector within = choose(x < most, larger(x, least), most);
+    const vector least = all(-87.3f), within = smaller(larger(x, least), all(88.3f));
     /* x = k ln 2 + r: adding 1.5 * 2^23 rounds to k and leaves it in the low bits. */
     const vector rounded = madd(within, all(0x1.715476p+0f), all(0x1.8p23f));
     const vector k = rounded - all(0x1.8p23f);

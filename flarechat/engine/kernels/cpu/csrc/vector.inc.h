@@ -1,5 +1,11 @@
 /* LANES floats at once, by the compilers' own vectors: arithmetic is written with operators. The
- * including file defines LANES and, after this file, madd, widen and narrow. */
+ * including file defines LANES before and, after,
+ *
+ *   madd(a, b, c)           fused a * b + c
+ *   larger(a, b) smaller    b where they are equal or one is no number
+ *   widen(p) narrow(p, v)   from and to float16
+ *   most_of(x) sum_of(x)    of 16 lanes; summed 8 apart first, then 4, 2 and 1
+ */
 
 #include <string.h>
 
@@ -15,10 +21,3 @@ FC_INLINE vector load(const float *p) {
 FC_INLINE void store(float *p, vector v) { memcpy(p, &v, sizeof v); }
 
 FC_INLINE vector all(float value) { return value - (vector){0}; }
-
-/* Of every lane `then` where the condition is all ones, `otherwise` where it is zero. */
-FC_INLINE vector choose(integers condition, vector then, vector otherwise) {
-    return (vector)((condition & (integers)then) | (~condition & (integers)otherwise));
-}
-
-FC_INLINE vector larger(vector a, vector b) { return choose(a > b, a, b); }

@@ -1,5 +1,17 @@
-/* Keys to columns by shuffles of float16; the including file defines put(out, column), which stores
- * a column of 16 keys. */
+/* What AVX2 and AVX-512 share: reductions of 8 lanes, and keys to columns by shuffles of float16. The
+ * including file defines put(out, column), which stores a column of 16 keys. */
+
+FC_INLINE float most_of_8(__m256 v) {
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+
+FC_INLINE float sum_of_8(__m256 v) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
 
 static const uint16_t no_key[FC_HEAD_DIM];
 
@@ -25,14 +37,26 @@ FC_INLINE void transpose_part(const uint16_t *const *keys, int32_t d, float *out
         }
 }
 
-static void transpose(const uint16_t *keys, int32_t count, int32_t head_dim, float *out) {
+/* The processor fetches no further than a page by itself: ask for the keys after the next 15, and
+ * for as many bytes of the values, which are wanted after the keys. */
+FC_INLINE void fetch(const uint16_t *keys, const uint16_t *values, int64_t at, int32_t head_dim) {
+    for (int line = 0; line < 256; line += 64) {
+        _mm_prefetch((const char *)(keys + at + 16 * head_dim) + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)(values + at) + line, _MM_HINT_T0);
+    }
+}
+
+static void transpose(const uint16_t *keys, const uint16_t *values, int32_t count, int32_t head_dim,
+                      float *out) {
     for (int32_t first = 0; first < count; first += 16) {
         const uint16_t *rows[16];
         for (int i = 0; i < 16; i++)
             rows[i] = first + i < count ? keys + (int64_t)(first + i) * head_dim : no_key;
         int32_t d = 0;
-        for (; d + 8 <= head_dim; d += 8)
+        for (; d + 8 <= head_dim; d += 8) {
+            fetch(keys, values, (int64_t)first * head_dim + 16 * d, head_dim);
             transpose_part(rows, d, out + first);
+        }
         for (; d < head_dim; d++)
             for (int i = 0; i < 16; i++)
                 out[d * FC_KEYS + first + i] = fc_half_float(rows[i][d]);
