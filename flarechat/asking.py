@@ -114,11 +114,12 @@ class Asked:
             self.turn.finish(finished)
             return
         text, thinking = self._said
-        if finished.text or finished.usage.prompt_tokens:
+        failed = finished.reason == "error"
+        if finished.text or (finished.usage.prompt_tokens and not failed):
             text, thinking = finished.text, finished.thinking or thinking
         joined = dataclasses.replace(finished, text=text, thinking=thinking)
         before = self.before
-        if finished.reason == "error" and text:
+        if failed and text:
             reason = before.reason if before and before.reason != "error" else "cancelled"
             joined = dataclasses.replace(joined, reason=reason)
         self.turn.finish(added(before, joined) if before else joined)

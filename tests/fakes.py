@@ -176,8 +176,12 @@ class _Turn:
         self, request: Request, plays: deque[Play], reason: str, prompt_tokens: int
     ) -> None:
         self.request, self.plays, self.reason = request, plays, reason
-        self.prompt_tokens, self.totals = prompt_tokens, RoundTotals()
-        self.said = {"answer": "", "thinking": ""}
+        last = request.messages[-1] if request.messages else None
+        begun = last if last is not None and last.role == "assistant" else None
+        self.continued = begun.tokens if begun else ()
+        self.prompt_tokens = prompt_tokens + len(self.continued)
+        self.totals = RoundTotals()
+        self.said = {"answer": begun.content if begun else "", "thinking": ""}
         self.started, self.done = False, False
 
     def step(self, lanes: int = 1) -> list[Event]:
@@ -206,6 +210,8 @@ class _Turn:
             acceptance="match" if request.sampling.seed is not None else "ratio",
             sampling=request.sampling,
             speculation=request.speculation,
+            continued=self.continued,
+            said=len(self.said["answer"]),
         )
         done = Progress(request=request.id, done=self.prompt_tokens, total=self.prompt_tokens)
         return [started, done]

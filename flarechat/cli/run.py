@@ -36,6 +36,30 @@ def run(
             "a session goes on with the first. Default: one answer.",
         ),
     ] = None,
+    edit: Annotated[
+        bool,
+        typer.Option(
+            "--edit",
+            help="Ask PROMPT in place of the session's last message; that stays as a branch. "
+            "Default: behind it.",
+        ),
+    ] = False,
+    regenerate: Annotated[
+        bool,
+        typer.Option(
+            "--regenerate",
+            help="Answer the session's last message again, without PROMPT, with the next seed; the "
+            "answers there are stay as branches. Default: no.",
+        ),
+    ] = False,
+    go_on: Annotated[
+        bool,
+        typer.Option(
+            "--continue-answer",
+            help="Go on with the session's last answer, which was stopped or cut off, without "
+            "PROMPT. Default: no.",
+        ),
+    ] = False,
     stats: Annotated[
         bool,
         typer.Option(
@@ -43,7 +67,11 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Answer one prompt and print the answer, or several answers to it."""
+    """Answer one prompt and print the answer, or several answers to it.
+
+    In a session the last message may be said otherwise or answered again, and an answer that was
+    cut off goes on.
+    """
     from dataclasses import replace
 
     from flarechat import launch
@@ -51,8 +79,10 @@ def run(
     from flarechat.cli.printer import FanPrinter, JsonPrinter, TextPrinter
     from flarechat.cli.progress import Bar
     from flarechat.cli.signals import Interrupted, Interrupts
-    from flarechat.cli.turn import answer
+    from flarechat.cli.turn import Asking, answer
 
+    verbs = {"--edit": edit, "--regenerate": regenerate, "--continue-answer": go_on}
+    verb = _verb(verbs, settings.session, fan)
     ways = 1 if fan is None else fan
     if fan is not None:
         check_ways(ways, None, settings.temperature)
@@ -60,11 +90,12 @@ def run(
     printers = JsonPrinter if as_json else TextPrinter if fan is None else FanPrinter
     try:
         with Interrupts() as interrupts, Bar() as bar:
-            text = _prompt_text(prompt)
+            text = _prompt_text(prompt, wanted=not (regenerate or go_on))
             printer = printers(bar)
             engine = launch.engine_of(settings, bar.show)
             try:
-                code = answer(engine, settings, text, printer, interrupts, stats=stats, ways=ways)
+                asking = Asking(text, ways, verb)
+                code = answer(engine, settings, asking, printer, interrupts, stats=stats)
             finally:
                 engine.close()
     except Interrupted as interrupted:
@@ -73,8 +104,25 @@ def run(
         raise typer.Exit(code)
 
 
-def _prompt_text(prompt: str | None) -> str:
-    """Piped input, then the argument behind a blank line when there are both."""
+def _verb(given: dict[str, bool], session: str | None, fan: int | None) -> str:
+    """The one flag of these that was given, "" for none."""
+    chosen = [flag for flag, on in given.items() if on]
+    if chosen and (len(chosen) > 1 or fan is not None):
+        both = [*chosen, *(["--fan"] if fan is not None else [])]
+        raise UsageError(f"{both[0]} and {both[1]} exclude each other.", "Give one of them.")
+    if chosen and session is None:
+        raise UsageError(f"{chosen[0]} is about a session's last exchange.", "Give --session NAME.")
+    return chosen[0] if chosen else ""
+
+
+def _prompt_text(prompt: str | None, *, wanted: bool) -> str:
+    """Piped input, then the argument behind a blank line when there are both; where none is wanted,
+    an argument is refused and nothing is read.
+    """
+    if not wanted:
+        if prompt:
+            raise UsageError(f"There is no place for the prompt {prompt!r} here.", "Leave it out.")
+        return ""
     piped = ""
     if sys.stdin is not None and not sys.stdin.isatty():
         piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip()

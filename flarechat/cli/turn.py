@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 
 from flarechat.chat import Conversation, Turn
 from flarechat.cli.printer import Printer, stats_line
 from flarechat.cli.signals import Interrupts
 from flarechat.config import Settings
-from flarechat.errors import EXIT_OK, EngineError, StorageError
+from flarechat.errors import EXIT_OK, EngineError, StorageError, UsageError
 from flarechat.protocol import EngineDoor, Event, Failed, Finished, Ready
 from flarechat.textsafe import strip_controls
 
@@ -24,17 +25,41 @@ _STILL_THINKING = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What to ask: `text`, so many `ways`, or by `verb` something of the last exchange (a flag of
+    `flarechat run`)."""
+
+    text: str
+    ways: int = 1
+    verb: str = ""
+
+    def of(self, conversation: Conversation, lanes: int | None) -> list[Turn]:
+        """Ask a conversation; the turns of the answers."""
+        if self.verb == "--regenerate":
+            return [conversation.regenerate()]
+        if self.verb == "--continue-answer":
+            return [conversation.continue_answer()]
+        if self.verb == "--edit":
+            asked = [turn for turn in conversation.turns if turn.role == "user"]
+            if not asked:
+                raise UsageError("There is no message to edit.", "Leave --edit out.")
+            return [conversation.edit(asked[-1], self.text)]
+        if self.ways == 1:
+            return [conversation.send(self.text)]
+        return conversation.fan_out(self.text, self.ways, lanes=lanes)
+
+
 def answer(
     engine: EngineDoor,
     settings: Settings,
-    text: str,
+    asking: Asking,
     printer: Printer,
     interrupts: Interrupts,
     *,
     stats: bool,
-    ways: int = 1,
 ) -> int:
-    """Play the turn in its session, with so many answers; returns the exit code."""
+    """Play the turn in its session; returns the exit code."""
     name = settings.session
     conversation = (
         Conversation.open(engine, settings, name)
@@ -44,7 +69,7 @@ def answer(
     try:
         try:
             interrupts.quietly()
-            ended = _play(engine, conversation, text, printer, interrupts, ways)
+            ended = _play(engine, conversation, asking, printer, interrupts)
         finally:
             printer.end()
     finally:
@@ -55,7 +80,7 @@ def answer(
         print(_STILL_THINKING, file=sys.stderr)
     if stats:
         for number, finished in enumerate(ended, start=1):
-            which = f"answer {number}: " if ways > 1 else ""
+            which = f"answer {number}: " if asking.ways > 1 else ""
             print(f"{which}{stats_line(finished)}", file=sys.stderr)
         if conversation.rounds:
             print(f"executor: {conversation.rounds}", file=sys.stderr)
@@ -63,7 +88,7 @@ def answer(
             print(f"memory: {conversation.memory}", file=sys.stderr)
     if interrupts.caught:
         return interrupts.exit_code
-    if failed := [finished for finished in ended if finished.reason == "error"]:
+    if failed := [f for f in ended if f.error or f.reason == "error"]:
         error = failed[0].error
         raise error.exception() if error else EngineError("The answer failed.")
     if conversation.unsaved:
@@ -74,10 +99,9 @@ def answer(
 def _play(
     engine: EngineDoor,
     conversation: Conversation,
-    text: str,
+    asking: Asking,
     printer: Printer,
     interrupts: Interrupts,
-    ways: int,
 ) -> list[Finished]:
     """Load, send, show what comes. The first interrupt stops the turn, which then ends itself.
 
@@ -90,7 +114,7 @@ def _play(
         events = engine.wait(POLL_S)
         lanes = next((e.lanes for e in events if isinstance(e, Ready)), lanes)
         _take(events, conversation, printer)
-    turns = _asked(conversation, text, ways, lanes)
+    turns = _asked(conversation, asking, lanes)
     printer.asked([turn.id for turn in turns])
     give_up = float("inf")
     while conversation.live:
@@ -106,13 +130,13 @@ def _play(
     return [turn.finished for turn in turns if turn.finished]
 
 
-def _asked(conversation: Conversation, text: str, ways: int, lanes: int | None) -> list[Turn]:
+def _asked(conversation: Conversation, asking: Asking, lanes: int | None) -> list[Turn]:
     """Ask for the answers. Of a fan that was left open in the chat, the first is gone on with."""
     if conversation.fan:
         count = len(conversation.fan)
         conversation.pick(0)
         conversation.notices.append(f"None of {count} answers was picked; it went on with the 1st.")
-    return [conversation.send(text)] if ways == 1 else conversation.fan_out(text, ways, lanes=lanes)
+    return asking.of(conversation, lanes)
 
 
 def _take(events: list[Event], conversation: Conversation, printer: Printer) -> None:

@@ -221,6 +221,80 @@ def test_a_session_is_begun_and_continued(cli: Cli) -> None:
     assert ["trip.jsonl"] == os.listdir(paths.sessions_dir())
 
 
+def cut_off() -> ScriptedEngine:
+    return ScriptedEngine([words("one two")], reason="length")
+
+
+def test_the_last_message_is_said_otherwise_and_the_first_stays_as_a_branch(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi")
+    got = cli("run", "--session", "trip", "--edit", "Hello")
+    tree = Session(store.find("trip")).tree
+
+    [request] = got.engines[0].requests
+    assert (0, ["Hello"]) == (got.code, [m.content for m in request.messages])
+    assert ["Hello", TEXT.strip()] == [turn.text for turn in tree.path()]
+    assert ["Hi", "Hello"] == [turn.text for turn in tree.siblings(tree.path()[0])]
+
+
+def test_the_last_message_is_answered_again_by_the_next_seed(cli: Cli) -> None:
+    cli("run", "--session", "trip", "--seed", "5", "Hi")
+    got = cli("run", "--session", "trip", "--seed", "5", "--regenerate")
+    tree = Session(store.find("trip")).tree
+
+    [request] = got.engines[0].requests
+    assert (0, TEXT, 6) == (got.code, got.out, request.sampling.seed)
+    assert ["Hi"] == [m.content for m in request.messages]
+    assert 2 == len(tree.siblings(tree.path()[-1]))
+
+
+def test_an_answer_that_was_cut_off_goes_on_and_only_what_is_new_is_printed(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi", engine=cut_off)
+    got = cli(
+        "run",
+        "--session",
+        "trip",
+        "--continue-answer",
+        engine=lambda: ScriptedEngine([words(" three")]),
+    )
+    tree = Session(store.find("trip")).tree
+
+    assert (0, " three\n") == (got.code, got.out)
+    assert ["Hi", "one two three"] == [turn.text for turn in tree.path()]
+
+
+def test_an_answer_that_cannot_go_on_is_told_and_kept(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi", engine=cut_off)
+    got = cli("run", "--session", "trip", "--continue-answer", engine="too-long")
+    [_, answer] = Session(store.find("trip")).tree.path()
+
+    assert 2 == got.code
+    assert "flarechat: The prompt has 9 tokens too many.\n" in got.err
+    assert ("one two", "length", "complete") == (answer.text, answer.reason, answer.status)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--regenerate",), "--regenerate is about a session's last exchange. Give --session"),
+        (("--session", "x", "--edit", "--regenerate"), "--edit and --regenerate exclude each"),
+        (("--session", "x", "--regenerate", "--fan", "2"), "--regenerate and --fan exclude each"),
+        (("--session", "x", "--regenerate", "Hi"), "There is no place for the prompt 'Hi' here."),
+        (("--session", "x", "--edit"), "There is no prompt."),
+        (("--session", "x", "--edit", "Hi"), "There is no message to edit."),
+        (("--session", "x", "--regenerate"), "There is no message to answer again."),
+        (("--session", "x", "--continue-answer"), "There is no answer to continue."),
+    ],
+)
+def test_a_verb_that_cannot_be_is_one_sentence(
+    cli: Cli, arguments: tuple[str, ...], said: str
+) -> None:
+    got = cli("run", *arguments)
+
+    assert (2, "") == (got.code, got.out)
+    assert said in " ".join(got.err.split())
+    assert "Traceback" not in got.err
+
+
 def test_a_session_open_elsewhere_is_refused_before_anything_is_loaded(cli: Cli) -> None:
     cli("run", "--session", "trip", "Hi")
     path = store.find("trip")
