@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from benchmarks.peers.transformers_peer import Streamer, TransformersPeer
 from benchmarks.peers.wire import Ask, Clock, Law, Told
 from flarechat.bench.arms import parse_arms
 from flarechat.errors import ModelError
-from flarechat.protocol import Speculation
+from flarechat.protocol import Event, Finished, Speculation
 from tests.bench.bench_doors import COPIED
 from tests.fakes import ScriptedEngine
 from tests.models import tiny
@@ -70,8 +70,18 @@ def peer_of(door: ScriptedEngine, arm: str = "adaptive+history") -> FlarechatPee
     return FlarechatPeer(door, drafting)
 
 
+class Learning(ScriptedEngine):
+    """One whose controller counts the answers it has seen."""
+
+    def drain(self) -> list[Event]:
+        return [
+            replace(e, controller={"seen": len(self.requests)}) if isinstance(e, Finished) else e
+            for e in super().drain()
+        ]
+
+
 def test_flarechat_is_asked_for_the_very_law_and_arm_and_its_controller_goes_on() -> None:
-    door = ScriptedEngine([COPIED])
+    door = Learning([COPIED])
     peer = peer_of(door)
     first, second = (Told(**peer.answer(BODY)) for _ in range(2))
 
@@ -80,6 +90,7 @@ def test_flarechat_is_asked_for_the_very_law_and_arm_and_its_controller_goes_on(
     assert asdict(asked.sampling).items() >= asdict(LAW).items()
     assert asked.speculation.history_drafts and asked.max_tokens == 6
     assert door.requests[0].id != asked.id
+    assert (door.requests[0].controller, asked.controller) == (None, {"seen": 1})
     assert peer.facts()["executor"] == "eager"
 
 
