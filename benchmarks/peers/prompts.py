@@ -20,6 +20,7 @@ LAWS = {
     "sampled": Law(temperature=0.7, top_k=50, top_p=0.95, seed=SEED),
 }
 DEPTHS = {"chat": 0, "1K": 1024, "4K": 4096}
+DEEP = "4K"
 CONTEXTS = (*DEPTHS, "edit", "repeat")
 
 
@@ -42,7 +43,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    questions={"chat": 3, "1K": 2, "4K": 1}, repeats={"greedy": 3, "sampled": 2}, tokens=128,
+    questions={"chat": 3, "1K": 2, "4K": 1}, repeats={"greedy": 3, "sampled": 1}, tokens=128,
     slow_tokens=48, prompt_repeats=5, pass_contexts=(256, 1024), pass_blocks=4, pass_repeats=12,
     busy_repeats=4, start_repeats=3,
     seconds={"speed": 540, "prompt": 90, "passes": 75, "busy": 75, "start": 75, "memory": 60},
@@ -57,12 +58,14 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One prompt and the most tokens of its answer; `slow` peers are asked it too."""
+    """One prompt and the most tokens of its answer. `slow` peers are asked it too; one that takes
+    long to read is asked `once`, greedily."""
 
     context: str
     text: str
     tokens: int
-    slow: bool
+    slow: bool = False
+    once: bool = False
 
 
 def prompts(language: Language, sizes: Sizes) -> list[Prompt]:
@@ -70,7 +73,7 @@ def prompts(language: Language, sizes: Sizes) -> list[Prompt]:
     asked = [
         Prompt(
             context=context, text=behind(question, DEPTHS[context], counter(language), SEED),
-            tokens=sizes.tokens, slow=not number and context != "4K",
+            tokens=sizes.tokens, slow=not number and context != DEEP, once=context == DEEP,
         )
         for context, questions in sizes.questions.items()
         for number, question in enumerate(QUESTIONS[:questions])

@@ -61,6 +61,9 @@ def passes(run: Run, crew: Crew, language: Language, sizes: Sizes, box: Box) -> 
     """The model's pass by width at some contexts, logits for all rows."""
     crew.end(FLARECHAT)
     names = crew.known((PASSES, LLAMA))
+    for name in names:
+        crew.get(name)
+    box.begin()
     for context in sizes.pass_contexts:
         ids = of_length(language, context, 1).ids[:context]
         for name in names:

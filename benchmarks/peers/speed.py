@@ -58,9 +58,14 @@ class Pass:
             self.crew.get(name).ask(warm)
         for number, prompt in enumerate(asked):
             for name in turns(names, self.repeat + number):
-                if not box.over and (prompt.slow or name not in TRANSFORMERS):
+                if not box.over and self._plays(name, prompt):
                     answers[number, name] = self._answer(name, number, prompt)
         return answers
+
+    def _plays(self, name: str, prompt: Prompt) -> bool:
+        if name in TRANSFORMERS:
+            return prompt.slow
+        return not prompt.once or (self.law == GREEDY and not self.repeat)
 
     def _answer(self, name: str, number: int, prompt: Prompt) -> Told:
         slow, law = name in TRANSFORMERS, LAWS[self.law]

@@ -26,7 +26,7 @@ from tests.models import tiny
 ASK = Ask(messages=[{"role": "user", "content": "Hello"}], ids=[5, 6, 7], tokens=8)
 RATES = {OFF: 150.0, HISTORY: 350.0, LLAMA: 100.0, crew.PLAIN: 10.0}
 SIZES = replace(
-    QUICK, questions={"chat": 2}, repeats={"greedy": 2, "sampled": 1}, prompt_repeats=2,
+    QUICK, questions={"chat": 2, "4K": 1}, repeats={"greedy": 2, "sampled": 1}, prompt_repeats=2,
     seconds=dict.fromkeys(compare.SECTIONS, 60.0),
 )  # fmt: skip
 
@@ -203,17 +203,14 @@ def test_a_run_plays_everybody_as_often_as_it_should(played: Path) -> None:
     rows = load([played]).rows["speed"]
     counts = Counter(row["engine"] for row in rows)
 
-    asked = len(prompts_of(rows))
-    assert counts[OFF] == counts[LLAMA] == asked * sum(SIZES.repeats.values())
+    often = len({row["prompt"] for row in rows if row["context"] != "4K"})
+    # The deep one is asked once, greedily.
+    assert counts[OFF] == counts[LLAMA] == often * sum(SIZES.repeats.values()) + 1
     # Only the first repeat, by either law, and the first prompt of chat, edits and repetitions.
     assert counts[crew.PLAIN] == 2 * 3
     assert {row["engine"] for row in rows} == set(ANSWERING)
     first = [row["engine"] for row in rows if row["prompt"] == 0 and row["law"] == "greedy"]
     assert first == [*ANSWERING, *reversed([n for n in ANSWERING if n not in TRANSFORMERS])]
-
-
-def prompts_of(rows: list[dict[str, object]]) -> set[object]:
-    return {row["prompt"] for row in rows}
 
 
 def test_flarechat_is_started_anew_for_every_pass_and_the_others_are_kept(
@@ -239,7 +236,7 @@ def test_every_table_is_filled_and_shows_the_rates(played: Path) -> None:
 
     assert [name for name, table in tables.TABLES.items() if table(data) is None] == []
     shown = tables.TABLES["speed-greedy"](data)
-    assert shown is not None and shown.columns == ("engine", "chat", "edit", "repeat")
+    assert shown is not None and shown.columns == ("engine", "chat", "4K", "edit", "repeat")
     assert {row[0]: row[1] for row in shown.rows}[OFF] == "150.0 (1.50x)"
     agreed = tables.TABLES["agreement"](data)
     assert agreed is not None and {r[0]: r[1] for r in agreed.rows}[LLAMA] == "3/48, 3/48"
