@@ -27,7 +27,8 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
          "A known name, a GGUF file, a folder or a Hugging Face name. Default: smollm2."),
         ("device", str, "DEVICE", "auto, cpu, cuda or cuda:N. Default: auto."),
         ("dtype", str, "TYPE",
-         "auto, float32, float16, bfloat16 or packed-float16 (CPU only). Default: auto."),
+         "auto, float32, float16, bfloat16, or on a CPU packed-float16 or as-stored (weights as "
+         "their file has them). Default: auto."),
         ("ctx", str, "N", "Context length in tokens. Default: the model's own."),
         ("concurrency", str, "N",
          "Answers at once, 1, 2 or 4 (3 counts as 4), in tabs and by /fan; each takes memory. "

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from flarechat.engine import dtypes
 from flarechat.engine.allocated import allocated
 from flarechat.engine.answer import Emit
 from flarechat.engine.controller import Controller
@@ -24,7 +25,7 @@ from flarechat.engine.executors.catalogue import Catalogue
 from flarechat.engine.executors.scratch import Sizes, scratch
 from flarechat.engine.heads import Setup, load_head
 from flarechat.engine.kernels import available as kernels_available
-from flarechat.engine.layers.linear import packed_half_available
+from flarechat.engine.kernels import cpu
 from flarechat.engine.memory import Terms, admit, host_available
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
@@ -34,9 +35,8 @@ from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
 from flarechat.protocol import (
-    DTYPES,
     MAX_LANES,
-    PACKED,
+    STORED,
     Boot,
     Loading,
     MemoryInfo,
@@ -55,7 +55,8 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     emit(Loading(stage="start"))
     if boot.threads:
         torch.set_num_threads(boot.threads)
-    device, dtype = _device(boot.device), _dtype(boot.dtype, boot.device)
+    device = _device(boot.device)
+    dtypes.require(boot.dtype, device)
     if device.index is not None:
         torch.cuda.set_device(device)
 
@@ -64,8 +65,13 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
 
     checkpoint = load_checkpoint(Path(boot.model), Path(boot.cache), progress, supported=SUPPORTED)
     recipe = recipe_for(checkpoint.architecture)
-    args, dtype = recipe.ModelArgs.from_config(checkpoint.config), _held(dtype, boot, recipe)
+    args = recipe.ModelArgs.from_config(checkpoint.config)
     _require_layers(args.num_hidden_layers, len(checkpoint.tensors))
+    notices = list[str]()
+    tensors = checkpoint.tensors
+    dtype = dtypes.choose(boot.dtype, device, recipe, args, tensors, notices.append)
+    if dtype == STORED:
+        _give_threads(boot.threads)
     lanes = _lanes(boot.lanes)
     capacity = _capacity(boot.speculative_token_capacity, lanes)
     context = _context(boot.context, args.max_position_embeddings)
@@ -81,11 +87,9 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     def quote(terms: Terms) -> dict[str, int]:
         return _prices(recipe, args, checkpoint, setup.under(terms), how == "graph", terms.mtp)
 
-    notices = list[str]()
     admit(quote, setup.terms(), setup.available)
     target = recipe.load(
-        checkpoint.config, checkpoint.tensors, slots=lanes, context=context, dtype=dtype,
-        device=device,
+        checkpoint.config, tensors, slots=lanes, context=context, dtype=dtype, device=device
     )  # fmt: skip
     mtp = load_head(boot, recipe, target, checkpoint, quote, setup, notices.append)
     info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
@@ -109,6 +113,16 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     return engine
 
 
+def _give_threads(asked: int | None) -> None:
+    """Let the CPU's kernels have them. Torch keeps one: what is left to it is small, and its idle
+    threads spin where those of the kernels work."""
+    library = cpu.library()
+    assert library is not None, "the dtype needs the kernels"
+    if asked:
+        library.set_threads(asked)
+    torch.set_num_threads(1)
+
+
 def language_of(checkpoint: Checkpoint) -> Language:
     """Tokenizer, chat template and terminal tokens of a checkpoint."""
     tokenizer = Tokenizer(checkpoint.tokenizer_json)
@@ -126,7 +140,8 @@ def language_of(checkpoint: Checkpoint) -> Language:
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
 
     def encode(messages: Sequence[Message], thinking: bool = True) -> list[int]:
-        return encode_chat(template, tokenizer, messages, thinking=thinking)
+        own = checkpoint.fingerprint
+        return encode_chat(template, tokenizer, messages, thinking=thinking, model=own)
 
     return Language(tokenizer, encode, checkpoint.eos_token_ids)
 
@@ -186,33 +201,6 @@ def _sizes(args: Any, dtype: str, mtp: bool) -> Sizes:
     )  # fmt: skip
 
 
-def _dtype(name: str, device: str) -> str:
-    if name not in DTYPES:
-        raise SettingsError(f"--dtype {name} is unknown.", f"Use one of {', '.join(DTYPES)}.")
-    on_cpu = _device(device).type == "cpu"
-    packs = on_cpu and packed_half_available()
-    if name == "auto":
-        return PACKED if packs else "float32" if on_cpu else "bfloat16"
-    if name == PACKED and not packs:
-        raise SettingsError(
-            f"--dtype {PACKED} is not available here.",
-            "It needs the CPU and a build of torch with fbgemm; use --dtype auto.",
-        )
-    return name
-
-
-def _held(dtype: str, boot: Boot, recipe: Any) -> str:
-    """The dtype, for a family that packs no weights itself: float32 where packing was automatic."""
-    if dtype != PACKED or getattr(recipe, "PACKS_HALF", True):
-        return dtype
-    if boot.dtype == PACKED:
-        raise SettingsError(
-            f"--dtype {PACKED} is not available for this family.",
-            "Use --dtype auto, float32 or bfloat16; its experts stay as their file packs them.",
-        )
-    return "float32"
-
-
 def _lanes(asked: int) -> int:
     if not 1 <= asked <= MAX_LANES:
         raise SettingsError(
@@ -249,7 +237,8 @@ def _describe(
     mtp: MtpInfo | None,
 ) -> ModelInfo:  # fmt: skip
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-    traits = f"{chip}|{device.type}|{torch.get_num_threads()}|{dtype}|{torch.__version__}"
+    threads = cpu.reason() if dtype == STORED else torch.get_num_threads()
+    traits = f"{chip}|{device.type}|{threads}|{dtype}|{torch.__version__}"
     digest = hashlib.sha256(checkpoint.chat_template.encode()).hexdigest()[:16]
     return ModelInfo(
         name=checkpoint.name,

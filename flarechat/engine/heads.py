@@ -85,7 +85,7 @@ def _first_that_loads(
 ) -> LoadedHead | None:  # fmt: skip
     for sidecar, tensors in found:
         try:
-            price = partial(_price, recipe, target.args, sidecar.record, tensors)
+            price = partial(_price, recipe, target, sidecar.record, tensors)
             own = price(setup)
             _admit_beside(quote, price, setup)
             head = recipe.load_head(
@@ -100,16 +100,17 @@ def _first_that_loads(
 
 
 def _price(
-    recipe: Any, args: Any, record: Mapping[str, Any], tensors: Any, setup: Setup
+    recipe: Any, target: Any, record: Mapping[str, Any], tensors: Any, setup: Setup
 ) -> Mapping[str, int]:
     """A head's bytes, by the file where its recipe keeps weights as they are stored."""
     lanes, context, dtype = setup.lanes, setup.context, setup.dtype
     if hasattr(recipe, "price_stored_head"):
         found: Mapping[str, int] = recipe.price_stored_head(
-            args, record, tensors, slots=lanes, context=context, dtype=dtype
+            target.args, record, tensors, slots=lanes, context=context, dtype=dtype
         )
         return found
-    return recipe.price_head(args, record, lanes, context, dtype)  # type: ignore[no-any-return]
+    found = recipe.price_head(target.args, record, lanes, context, dtype, target=target)
+    return found
 
 
 def _admit_beside(quote: Quote, price: Callable[[Setup], Mapping[str, int]], setup: Setup) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 from flarechat.engine import rng
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.frame import read
-from flarechat.engine.layers.linear import packed_half_available
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.round import play_round
@@ -25,7 +24,17 @@ from tests.engine.mtp_reference import RECORDS, ReferenceHead, kin, kin_tensors,
 from tests.engine.statistics import chi_square_p
 from tests.engine.test_round import NoHostSync
 from tests.engine.test_sampling import expected_law, samplings
-from tests.engine.tiny import CONTEXT, PROMPT, PROMPTS, VOCABULARY, Bench, head_record, reference
+from tests.engine.tiny import (
+    CONTEXT,
+    PACKED_HALF,
+    PROMPT,
+    PROMPTS,
+    STORED_TILES,
+    VOCABULARY,
+    Bench,
+    head_record,
+    reference,
+)
 
 GREEDY = Sampling(temperature=0)
 WARM = Sampling(temperature=0.9, top_k=20, top_p=0.97)
@@ -181,16 +190,7 @@ def test_no_operation_of_the_drafter_waits_for_a_value(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED])
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",
-        pytest.param(
-            "packed-float16",
-            marks=pytest.mark.skipif(not packed_half_available(), reason="no packed fp16 kernel"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("dtype", ["float32", PACKED_HALF, STORED_TILES])
 def test_a_seeds_text_is_the_same_at_every_width_with_mtp_on_and_off(
     sampling: Sampling, dtype: str
 ) -> None:

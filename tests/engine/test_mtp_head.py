@@ -9,24 +9,30 @@ import pytest
 import torch
 from torch import Tensor
 
+from flarechat.engine.allocated import storage
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.layers.linear import (
     DenseLinear,
     Linear,
     PackedHalfLinear,
     PendingLinear,
-    packed_half_available,
+    TiledLinear,
 )
 from flarechat.engine.recipes.llama import load_head, price_head
 from flarechat.engine.recipes.llama.mtp import MtpArgs, MtpHead, shapes
+from flarechat.engine.recipes.llama.stored import TiledBlock
 from flarechat.errors import ModelError
-from flarechat.protocol import PACKED
 from tests.engine.mtp_reference import RECORDS
-from tests.engine.tiny import CONTEXT, CPU, VOCABULARY, head_record, head_tensors, reference, target
-
-packed = pytest.param(
-    PACKED,
-    marks=pytest.mark.skipif(not packed_half_available(), reason="no packed fp16 kernel"),
+from tests.engine.tiny import (
+    CONTEXT,
+    CPU,
+    PACKED_HALF,
+    STORED_TILES,
+    VOCABULARY,
+    head_record,
+    head_tensors,
+    reference,
+    target,
 )
 
 
@@ -45,31 +51,38 @@ def nbytes(product: Linear) -> int:
     own = ready(product)
     if isinstance(own, DenseLinear):
         return own.weight.nbytes
+    if isinstance(own, TiledLinear):
+        return own.weight.data.nbytes
     assert isinstance(own, PackedHalfLinear)
     return 2 * int(torch.ops.quantized.linear_unpack_fp16(own.packed)[0].numel())
 
 
-def weight_bytes(head: MtpHead) -> int:
+def weight_bytes(head: MtpHead, model: Any) -> int:
     """Bytes of everything a head holds that is not its target's."""
     products, norms = [head.fc], [head.norm_hidden, head.norm_embedding, head.norm]
+    own = 0
     for block in head.blocks:
+        if isinstance(block, TiledBlock):
+            own += storage(block, {id(model.rope.cos), id(model.rope.sin)})
+            continue
         products += [block.attention.qkv, block.attention.out, block.mlp.gate_up, block.mlp.down]
         norms += [block.attention_norm, block.mlp_norm]
     products += [head.fuse] if head.fuse is not None else []
     products += [head.head] if head.vocabulary is not None else []
     ids = 0 if head.vocabulary is None else head.vocabulary.nbytes
-    return sum(map(nbytes, products)) + sum(norm.weight.nbytes for norm in norms) + ids
+    own += sum(map(nbytes, products)) + sum(norm.weight.nbytes for norm in norms)
+    return own + ids
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", packed])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", PACKED_HALF, STORED_TILES])
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_the_price_is_what_is_taken(record: dict[str, Any], dtype: str) -> None:
     head, model = loaded(record, head_tensors(record), dtype)
     drafter = MtpDrafter(head, 3, CONTEXT, CPU)
-    prices = price_head(model.args, record, 3, CONTEXT, dtype)
+    prices = price_head(model.args, record, 3, CONTEXT, dtype, target=model)
 
     assert prices == {
-        "mtp weights": weight_bytes(head),
+        "mtp weights": weight_bytes(head, model),
         "mtp caches": sum(state.nbytes for state in drafter.states()),
     }
 
@@ -92,7 +105,7 @@ def test_attaching_a_head_taps_its_target() -> None:
     assert (1, 2) == model.taps
 
 
-@pytest.mark.parametrize("dtype", ["float32", packed])
+@pytest.mark.parametrize("dtype", ["float32", PACKED_HALF, STORED_TILES])
 @pytest.mark.parametrize("tied", [True, False])
 def test_rows_of_the_output_head_give_the_draft_tokens_logits(tied: bool, dtype: str) -> None:
     record = head_record(vocabulary=[0, 5, 6, VOCABULARY - 1])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,13 +19,25 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flarechat.engine.drafters.none import NoDrafter
 from flarechat.engine.executors.eager import EagerExecutor
 from flarechat.engine.frame import LaneRecord, read
+from flarechat.engine.kernels import cpu
+from flarechat.engine.layers.linear import packed_half_available
 from flarechat.engine.offer import Offer
 from flarechat.engine.plan import LawShape, Plan, extent_for
 from flarechat.engine.proposal import Proposal
 from flarechat.engine.recipes.llama import Model, load
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
-from flarechat.protocol import Sampling
+from flarechat.protocol import PACKED, STORED, Sampling
 
+PACKED_HALF = pytest.param(
+    PACKED,
+    marks=pytest.mark.skipif(
+        not packed_half_available(), reason="this torch has no packed fp16 kernel"
+    ),
+)
+STORED_TILES = pytest.param(
+    STORED,
+    marks=pytest.mark.skipif(cpu.library() is None, reason=f"the CPU kernels are {cpu.reason()}"),
+)
 VOCABULARY = 48
 CONTEXT = 96
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -54,10 +67,11 @@ def reference(
 
 
 def target(of: LlamaForCausalLM, *, slots: int = 4, dtype: str = "float32") -> Model:
-    """The engine's model with the reference's weights."""
-    return load(
-        of.config.to_dict(), of.state_dict(), slots=slots, context=CONTEXT, dtype=dtype, device=CPU
-    )
+    """The engine's model with the reference's weights, as they are stored in bfloat16 for that."""
+    weights = of.state_dict()
+    if dtype == STORED:
+        weights = {name: tensor.bfloat16() for name, tensor in weights.items()}
+    return load(of.config.to_dict(), weights, slots=slots, context=CONTEXT, dtype=dtype, device=CPU)
 
 
 def greedy(of: LlamaForCausalLM, prompt: Sequence[int], count: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Matrix products against a fixed weight, in the storage that suits the device.
 
-Owns the choice of storage: plain torch weights, or fp16 weights packed for the CPU's fp32
-arithmetic (half the bytes to stream, and wide passes cost little more than narrow ones).
+Owns the ways of storing one: plain torch weights, fp16 weights packed for the CPU's fp32
+arithmetic (half the bytes to stream, and wide passes cost little more than narrow ones), or tiles
+in the numbers of the file, which kernels of our own read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from flarechat.engine import kernels
 
 if TYPE_CHECKING:
     from flarechat.engine.layers.norm import RMSNorm
+    from flarechat.engine.weights.tiles import Tiles
 
 _WHOLE_BLOCKS = (3, 4, 5, 6, 8)
 
@@ -25,6 +27,9 @@ class Linear(Protocol):
     """x [..., in] → [..., out]."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+    def normed(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        """The product of the normalised x."""
 
     def rows(self, ids: Tensor) -> Linear:
         """The product cut to the outputs `ids` int64 [R], with weights of its own."""
@@ -38,6 +43,9 @@ class DenseLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
+
+    def normed(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        return self(norm(x))
 
     def rows(self, ids: Tensor) -> Linear:
         return DenseLinear(self.weight[ids])
@@ -64,9 +72,35 @@ class PackedHalfLinear:
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(flat, self.packed)
         return out[:rows].reshape(*shape[:-1], -1)
 
+    def normed(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        return self(norm(x))
+
     def rows(self, ids: Tensor) -> Linear:
         weight, _ = torch.ops.quantized.linear_unpack_fp16(self.packed)
         return PackedHalfLinear(weight[ids])
+
+
+class TiledLinear:
+    """Weight [out, in] in tiles, by the CPU's kernels; a row depends on nothing but itself."""
+
+    def __init__(self, weight: Tiles) -> None:
+        from flarechat.engine.kernels.cpu import operators
+
+        self.weight, self._product = weight, operators.Product(weight)
+        self._normed: operators.Product | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x)
+
+    def normed(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        from flarechat.engine.kernels.cpu import operators
+
+        if self._normed is None or self._normed.norm is not norm.weight:
+            self._normed = operators.Product(self.weight, norm.weight, norm.eps)
+        return self._normed(x)
+
+    def rows(self, ids: Tensor) -> Linear:
+        return TiledLinear(self.weight.take(ids))
 
 
 class PendingLinear:
@@ -83,6 +117,9 @@ class PendingLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return self.made(x)
 
+    def normed(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        return self.made.normed(x, norm)
+
     def rows(self, ids: Tensor) -> Linear:
         return self.made.rows(ids)
 
@@ -90,7 +127,7 @@ class PendingLinear:
 def dense(product: Linear) -> Tensor:
     """The weight [out, in] of a product as torch holds it, which kernels read."""
     made = product.made if isinstance(product, PendingLinear) else product
-    assert isinstance(made, DenseLinear), "packed weights are for the CPU"
+    assert isinstance(made, DenseLinear), "such weights are for the CPU"
     return made.weight
 
 
@@ -112,7 +149,7 @@ def multiply_normed(x: Tensor, norm: RMSNorm, product: Linear) -> Tensor:
         if tall.suits(weight):
             return tall.tall(tall.normed_rows(x, norm.weight, norm.eps), weight)
         return products.normed(x, norm.weight, norm.eps, weight)
-    return product(norm(x))
+    return product.normed(x, norm)
 
 
 def packed_half_available() -> bool:

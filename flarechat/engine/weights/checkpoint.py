@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from flarechat.engine.weights import tiles as layout
 from flarechat.errors import ModelError
 from flarechat.protocol import Sampling
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Packing = tuple[str, int, int]
 """Kind, rows and columns of a tensor in tiles."""
@@ -43,7 +43,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
 
-class SafetensorsFiles(Mapping[str, "Tensor"]):
+class SafetensorsFiles(Mapping[str, Tensor]):
     """Tensors of one or more safetensors files by name; nothing is read before it is asked for."""
 
     def __init__(self, places: Mapping[str, Path]) -> None:
@@ -74,11 +74,7 @@ class SafetensorsFiles(Mapping[str, "Tensor"]):
         with _readable(path):
             found = self._opened(path).get_slice(name)
             held, size = found.get_dtype(), tuple(found.get_shape())
-        return ("bf16", *size) if held == "BF16" and len(size) == 2 else None
-
-    def tiles(self, name: str) -> layout.Tiles:
-        """The tiles of a tensor that has a packing."""
-        return layout.from_bfloat16(self[name])
+        return ("bf16", size[0], size[1]) if held == "BF16" and len(size) == 2 else None
 
     def _opened(self, path: Path) -> Any:
         if path not in self._open:
@@ -121,6 +117,22 @@ def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
     if isinstance(tensors, SafetensorsFiles):
         return tensors.shape(name)
     return tuple(tensors[name].shape)
+
+
+def packing_of(tensors: Mapping[str, Tensor], name: str) -> Packing | None:
+    """How a tensor can be kept in tiles without rounding a number; None if it cannot."""
+    if isinstance(tensors, SafetensorsFiles):
+        return tensors.packing(name)
+    held = tensors[name]
+    bfloat16 = held.dtype is torch.bfloat16 and held.ndim == 2
+    return ("bf16", held.shape[0], held.shape[1]) if bfloat16 else None
+
+
+def tiles_of(tensors: Mapping[str, Tensor], name: str) -> layout.Tiles:
+    """The tiles of a tensor that has a packing; mapped, where they lie in a converted file."""
+    if isinstance(tensors, TiledFile):
+        return tensors.tiles(name)
+    return layout.from_bfloat16(tensors[name])
 
 
 def open_safetensors(path: Path) -> Any:

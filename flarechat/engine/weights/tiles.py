@@ -89,10 +89,14 @@ def from_bfloat16(weight: Tensor) -> Tiles:
     return _laid("bf16", halves[..., :0].int(), halves)
 
 
+def nearest(columns: int) -> str:
+    """The kind that floats [rows, columns] are rounded to: bfloat16 where Q8_0 has no groups."""
+    return "bf16" if columns % KINDS["q8_0"].group else "q8_0"
+
+
 def rounded(weight: Tensor) -> Tiles:
-    """The tiles nearest to floats [rows, columns]: Q8_0, or bfloat16 where columns are no whole
-    groups. A group's scale is its largest magnitude / 127."""
-    if weight.shape[1] % KINDS["q8_0"].group:
+    """The tiles nearest to floats [rows, columns]; the scale of a group is its largest / 127."""
+    if nearest(weight.shape[1]) == "bf16":
         return from_bfloat16(weight.bfloat16())
     groups = weight.float().reshape(len(weight), -1, KINDS["q8_0"].group)
     scales = (groups.abs().amax(-1, keepdim=True) / 127).half()

@@ -5,6 +5,16 @@ from __future__ import annotations
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model
 from flarechat.engine.recipes.llama.mtp import load_head, price_head
-from flarechat.engine.recipes.llama.weights import load, parameters, price
+from flarechat.engine.recipes.llama.weights import load, parameters, price, price_stored, unpacked
 
-__all__ = ["Model", "ModelArgs", "load", "load_head", "parameters", "price", "price_head"]
+__all__ = [
+    "Model",
+    "ModelArgs",
+    "load",
+    "load_head",
+    "parameters",
+    "price",
+    "price_head",
+    "price_stored",
+    "unpacked",
+]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flarechat.engine import kernels
 from flarechat.engine.layers.attention import Attention
-from flarechat.engine.layers.embedding import embed
+from flarechat.engine.layers.embedding import TiledTable, embed
 from flarechat.engine.layers.linear import Linear, dense, multiply_normed
 from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.norm import RMSNorm
@@ -23,6 +23,7 @@ from flarechat.engine.window import Window
 if TYPE_CHECKING:
     from flarechat.engine.contracts import State
     from flarechat.engine.plan import Plan
+    from flarechat.engine.recipes.llama.stored import TiledBlock
     from flarechat.engine.slot import Lanes
 
 
@@ -71,8 +72,9 @@ class Model:
     repair_ms, capturable = 0.0, True
 
     def __init__(
-        self, args: ModelArgs, embedding: Tensor, blocks: Sequence[TransformerBlock],
-        norm: RMSNorm, head: Linear, rope: Rope, kv: KVState,
+        self, args: ModelArgs, embedding: Tensor | TiledTable,
+        blocks: Sequence[TransformerBlock | TiledBlock], norm: RMSNorm, head: Linear, rope: Rope,
+        kv: KVState,
     ) -> None:  # fmt: skip
         self.args, self.embedding, self.blocks = args, embedding, tuple(blocks)
         self.norm, self.head, self.rope, self.kv = norm, head, rope, kv

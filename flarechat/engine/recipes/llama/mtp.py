@@ -7,27 +7,30 @@ Embedding and output head are the target's own. Reading the file is not its work
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flarechat.engine import kernels
-from flarechat.engine.layers.linear import Linear, multiply, multiply_normed
+from flarechat.engine.layers.embedding import embed
+from flarechat.engine.layers.linear import Linear, TiledLinear, multiply, multiply_normed
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model, TransformerBlock
-from flarechat.engine.recipes.llama.weights import COMPUTE, Weights, block, block_shapes, check
+from flarechat.engine.recipes.llama.weights import COMPUTE, Weights, block_shapes, cached, check
 from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
+from flarechat.engine.weights import tiles
 from flarechat.errors import ModelError
-from flarechat.protocol import PACKED
+from flarechat.protocol import PACKED, STORED
 
 if TYPE_CHECKING:
+    from flarechat.engine.recipes.llama.stored import TiledBlock
     from flarechat.engine.window import Window
 
 _HINT = "The chat goes on without MTP drafts; give another file with --mtp-file."
@@ -113,49 +116,62 @@ def _outer_shapes(args: MtpArgs) -> dict[str, tuple[int, ...]]:
 
 
 def price_head(
-    args: ModelArgs, record: Mapping[str, Any], slots: int, context: int, dtype: str
-) -> dict[str, int]:
+    args: ModelArgs, record: Mapping[str, Any], slots: int, context: int, dtype: str,
+    *, target: Model | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Bytes of a head of the target `args`, before anything is allocated.
 
-    "mtp weights" counts its own tensors and its copy of the output rows it drafts from, "mtp
-    caches" the keys, values and hidden rows of all slots.
+    "mtp weights" counts its own tensors and its copy of the output rows it drafts from, which the
+    `target` itself may keep in tiles; "mtp caches" the keys, values and hidden rows of all slots.
     """
     mtp, compute = MtpArgs.from_record(record, args), COMPUTE[dtype]
-    stored = 2 if dtype == PACKED else compute.itemsize
-
-    def sized(shape: tuple[int, ...]) -> int:
-        return torch.Size(shape).numel() * (stored if len(shape) == 2 else compute.itemsize)
-
     layers, ids = mtp.blocks.num_hidden_layers, len(mtp.vocabulary or ())
-    own = sum(map(sized, _outer_shapes(mtp).values()))
-    own += layers * sum(map(sized, block_shapes(mtp.blocks).values()))
-    own += sized((ids, args.hidden_size)) + ids * torch.int64.itemsize
-    kv = KVState.price(layers, slots, context, args.num_key_value_heads, args.head_dim, compute)
+    own = sum(_size(shape, dtype) for shape in _outer_shapes(mtp).values())
+    own += layers * sum(_size(shape, dtype) for shape in block_shapes(mtp.blocks).values())
+    if target is not None and isinstance(target.head, TiledLinear):
+        own += tiles.size(target.head.weight.kind, ids, args.hidden_size)
+    else:
+        own += _size((ids, args.hidden_size), dtype)
+    own += ids * torch.int64.itemsize
+    kv_heads, head_dim = args.num_key_value_heads, args.head_dim
+    kv = KVState.price(layers, slots, context, kv_heads, head_dim, cached(dtype))
     hidden = HiddenState.price(slots, context, args.hidden_size, compute)
     return {"mtp weights": own, "mtp caches": kv + hidden}
+
+
+def _size(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of one of a head's tensors."""
+    if len(shape) == 1:
+        return shape[0] * COMPUTE[dtype].itemsize
+    if dtype == STORED:
+        return tiles.size(tiles.nearest(shape[1]), *shape)
+    return math.prod(shape) * (2 if dtype == PACKED else COMPUTE[dtype].itemsize)
 
 
 class MtpHead:
     """Owns the weights of one head, and borrows its target's embedding and output head."""
 
     def __init__(
-        self, args: MtpArgs, target: Model, blocks: Sequence[TransformerBlock], fc: Linear,
+        self, args: MtpArgs, target: Model, blocks: Sequence[TransformerBlock | TiledBlock],
+        fc: Linear,
         norms: tuple[RMSNorm, RMSNorm, RMSNorm], fuse: Linear | None, head: Linear,
     ) -> None:  # fmt: skip
         self.args, self.blocks, self.fc, self.fuse, self.head = args, tuple(blocks), fc, fuse, head
         self.norm_hidden, self.norm_embedding, self.norm = norms
         self.embedding = target.embedding
         self.features = args.blocks.hidden_size
-        ids, device = args.vocabulary, target.embedding.device
-        self.vocabulary = None if ids is None else torch.tensor(ids, device=device)
+        ids, self._kept = args.vocabulary, target.kv.keys[0]
+        self.vocabulary = None if ids is None else torch.tensor(ids, device=self._kept.device)
 
     def cache(self, slots: int, context: int) -> tuple[KVState, HiddenState]:
         """Keys and values of its blocks, and the hidden rows it starts from, for S slots."""
-        a, dtype, device = self.args.blocks, self.embedding.dtype, self.embedding.device
+        a, kept = self.args.blocks, self._kept
         kv = KVState(
-            a.num_hidden_layers, slots, context, a.num_key_value_heads, a.head_dim, dtype, device
-        )
-        return kv, HiddenState(slots, context, a.hidden_size, dtype, device)
+            a.num_hidden_layers, slots, context, a.num_key_value_heads, a.head_dim, kept.dtype,
+            kept.device,
+        )  # fmt: skip
+        dtype = self.norm.weight.dtype
+        return kv, HiddenState(slots, context, a.hidden_size, dtype, kept.device)
 
     def condense(self, hidden: Tensor) -> Tensor:
         """Raw hidden [B, W, D * taps] → [B, W, D]."""
@@ -187,11 +203,12 @@ class MtpHead:
         if kernels.fused(hidden):
             from flarechat.engine.kernels import lookups
 
+            assert isinstance(self.embedding, Tensor), "tiles are for the CPU"
             pairs = lookups.pair(
                 hidden, first.weight, tokens, self.embedding, second.weight, first.eps
             )
             return multiply(pairs, self.fc)
-        embedded = second(F.embedding(tokens, self.embedding))
+        embedded = second(embed(tokens, self.embedding))
         return self.fc(torch.cat([first(hidden), embedded], dim=-1))
 
     def logits(self, output: Tensor) -> Tensor:
@@ -199,11 +216,24 @@ class MtpHead:
         return multiply_normed(output, self.norm, self.head)
 
 
-def _draft_rows(target: Model, ids: Tensor, weights: Weights) -> Linear:
+def _opened(tensors: Mapping[str, Tensor], dtype: str, device: torch.device) -> Any:
+    """What hands a head's tensors out. They are rounded where the target's are not: a draft need
+    not be exact, and what is kept of it is judged by the target."""
+    if dtype != STORED:
+        return Weights(tensors, dtype, device)
+    from flarechat.engine.recipes.llama.stored import TiledWeights
+
+    return TiledWeights(tensors, lambda name: tiles.rounded(tensors[name]))
+
+
+def _draft_rows(target: Model, ids: Tensor, weights: Any) -> Linear:
     """The target's output head cut to `ids`; where it is tied, the embedding has its rows."""
-    if target.args.tie_word_embeddings:
-        return weights.product(lambda: target.embedding[ids])
-    return weights.later(lambda: target.head.rows(ids))
+    embedding = target.embedding
+    if target.args.tie_word_embeddings and isinstance(embedding, Tensor):
+        product: Linear = weights.product(lambda: embedding[ids])
+        return product
+    cut: Linear = weights.later(lambda: target.head.rows(ids))
+    return cut
 
 
 def load_head(
@@ -225,16 +255,13 @@ def load_head(
         if tensor.dtype not in COMPUTE.values() or not bool(torch.isfinite(tensor).all()):
             raise _refusal(f"has values in {name} that are no finite numbers")
 
-    weights = Weights(held, dtype, device)
+    weights = _opened(held, dtype, device)
     names = ("mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm")
     first, second, last = (RMSNorm(weights.get(name), target.args.rms_norm_eps) for name in names)
     head = MtpHead(
         args,
         target,
-        [
-            block(args.blocks, f"mtp.layers.{layer}", weights, target.rope)
-            for layer in range(layers)
-        ],
+        [weights.block(args.blocks, f"mtp.layers.{layer}", target.rope) for layer in range(layers)],
         weights.linear("mtp.fc"),
         (first, second, last),
         weights.linear("mtp.fuse") if len(args.taps) > 1 else None,

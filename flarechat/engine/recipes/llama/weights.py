@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,17 +25,26 @@ from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model, TransformerBlock
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import KVState
-from flarechat.engine.weights.checkpoint import shape_of
+from flarechat.engine.weights import tiles
+from flarechat.engine.weights.checkpoint import packing_of, shape_of, tiles_of
 from flarechat.errors import ModelError
-from flarechat.protocol import PACKED
+from flarechat.protocol import PACKED, STORED
 
 COMPUTE = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     PACKED: torch.float32,
+    STORED: torch.float32,
 }
+"""What activations are between products."""
+
 _IGNORED = ("rotary_emb.inv_freq", "rope_freqs.weight")
+
+
+def cached(dtype: str) -> torch.dtype:
+    """What keys and values are kept in."""
+    return torch.float16 if dtype == STORED else COMPUTE[dtype]
 
 
 def block_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
@@ -73,21 +83,43 @@ def parameters(args: ModelArgs) -> int:
     return sum(math.prod(shape) for shape in shapes(args).values())
 
 
-def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, int]:
+def unpacked(args: ModelArgs, tensors: Mapping[str, Tensor]) -> str | None:
+    """A matrix that cannot be kept in tiles without rounding a number; None where all can."""
+    matrices = (name for name, shape in shapes(args).items() if len(shape) == 2)
+    return next((name for name in matrices if packing_of(tensors, name) is None), None)
+
+
+def price_stored(
+    args: ModelArgs, config: dict[str, Any], tensors: Mapping[str, Tensor], *, slots: int,
+    context: int, dtype: str, device: torch.device,
+) -> dict[str, int]:  # fmt: skip
     """Bytes of weights and of caches, the angles of all positions included, before anything is
-    allocated."""
+    allocated; what is mapped from the file counts as what is not."""
+    if dtype != STORED:
+        return price(args, slots, context, dtype)
+    weights = 0
+    for name, shape in shapes(args).items():
+        packing = packing_of(tensors, name)
+        weights += tiles.size(*packing) if packing else 4 * math.prod(shape)
+    return {"weights": weights, "caches": _cache_price(args, slots, context, dtype)}
+
+
+def price(args: ModelArgs, slots: int, context: int, dtype: str) -> dict[str, int]:
+    """The same for a dtype in which the file does not matter."""
     compute = COMPUTE[dtype]
     width = 2 if dtype == PACKED else compute.itemsize
-    sizes = {name: torch.Size(shape).numel() for name, shape in shapes(args).items()}
+    sizes = {name: math.prod(shape) for name, shape in shapes(args).items()}
     embedding = sizes.pop("model.embed_tokens.weight")
     weights = width * sum(sizes.values()) + compute.itemsize * embedding
     if dtype == PACKED and args.tie_word_embeddings:
         weights += width * embedding  # the head is packed, the embedding is not
-    kv = KVState.price(
-        args.num_hidden_layers, slots, context, args.num_key_value_heads, args.head_dim, compute
-    )
-    angles = 2 * (context + 2 * SCRATCH_ROWS) * args.head_dim * torch.float32.itemsize
-    return {"weights": weights, "caches": kv + angles}
+    return {"weights": weights, "caches": _cache_price(args, slots, context, dtype)}
+
+
+def _cache_price(args: ModelArgs, slots: int, context: int, dtype: str) -> int:
+    layers, kv_heads = args.num_hidden_layers, args.num_key_value_heads
+    kv = KVState.price(layers, slots, context, kv_heads, args.head_dim, cached(dtype))
+    return kv + 2 * (context + 2 * SCRATCH_ROWS) * args.head_dim * torch.float32.itemsize
 
 
 def load(
@@ -105,16 +137,16 @@ def load(
     allowed |= {name for name in tensors if name.endswith(_IGNORED)}
     remedy = "The checkpoint is damaged or of another family; download it again."
     check(shapes(args), tensors, allowed, "The checkpoint", remedy)
-    weights = Weights(tensors, dtype, device)
-    embedding = weights.get("model.embed_tokens")
+    weights = _opened(tensors, dtype, device)
+    embedding = weights.table("model.embed_tokens")
     # The head, the largest, goes beside the layers.
     tied = args.tie_word_embeddings
-    head = weights.product(lambda: embedding) if tied else weights.linear("lm_head")
+    head = weights.tied(embedding) if tied else weights.linear("lm_head")
     layers = range(args.num_hidden_layers)
     kv_heads, head_dim = args.num_key_value_heads, args.head_dim
     rows = context + 2 * SCRATCH_ROWS
     rope = Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device)
-    blocks = [block(args, f"model.layers.{layer}", weights, rope) for layer in layers]
+    blocks = [weights.block(args, f"model.layers.{layer}", rope) for layer in layers]
     weights.close()
     return Model(
         args,
@@ -123,8 +155,17 @@ def load(
         RMSNorm(weights.get("model.norm"), args.rms_norm_eps),
         head,
         rope,
-        KVState(len(layers), slots, context, kv_heads, head_dim, COMPUTE[dtype], device),
+        KVState(len(layers), slots, context, kv_heads, head_dim, cached(dtype), device),
     )
+
+
+def _opened(tensors: Mapping[str, Tensor], dtype: str, device: torch.device) -> Any:
+    """What hands the tensors out in that dtype: Weights, or TiledWeights with the same verbs."""
+    if dtype != STORED:
+        return Weights(tensors, dtype, device)
+    from flarechat.engine.recipes.llama.stored import TiledWeights
+
+    return TiledWeights(tensors, partial(tiles_of, tensors))
 
 
 class Weights:
@@ -142,6 +183,14 @@ class Weights:
         """One tensor as it is computed with."""
         return self._tensors[f"{name}.weight"].to(device=self._device, dtype=COMPUTE[self._dtype])
 
+    def table(self, name: str) -> Tensor:
+        """Rows for tokens."""
+        return self.get(name)
+
+    def tied(self, table: Tensor) -> Linear:
+        """The product with a table's rows."""
+        return self.product(lambda: table)
+
     def linear(self, *names: str) -> Linear:
         """The product with these weights [out, in], one below the other."""
         if len(names) == 1:
@@ -156,31 +205,30 @@ class Weights:
         """What `making` returns, made in a thread."""
         return PendingLinear(self._packing.submit(making))
 
+    def block(self, args: ModelArgs, base: str, rope: Rope) -> TransformerBlock:
+        """The block whose tensors' names begin with `base`, with the angles of all positions."""
+        get, linear = self.get, self.linear
+        attn, mlp = f"{base}.self_attn", f"{base}.mlp"
+        return TransformerBlock(
+            RMSNorm(get(f"{base}.input_layernorm"), args.rms_norm_eps),
+            Attention(
+                linear(f"{attn}.q_proj", f"{attn}.k_proj", f"{attn}.v_proj"),
+                linear(f"{attn}.o_proj"),
+                rope,
+                args.num_attention_heads,
+                args.num_key_value_heads,
+                args.head_dim,
+            ),
+            RMSNorm(get(f"{base}.post_attention_layernorm"), args.rms_norm_eps),
+            MLP(linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"), linear(f"{mlp}.down_proj")),
+        )
+
     def close(self) -> None:
         """No more products are asked for; those under way go on."""
         self._packing.shutdown(wait=False)
 
     def _stored(self, weight: Tensor) -> Linear:
         return PackedHalfLinear(weight) if self._dtype == PACKED else DenseLinear(weight)
-
-
-def block(args: ModelArgs, base: str, weights: Weights, rope: Rope) -> TransformerBlock:
-    """The block whose tensors' names begin with `base`, with the angles of all positions."""
-    get, linear = weights.get, weights.linear
-    attn, mlp = f"{base}.self_attn", f"{base}.mlp"
-    return TransformerBlock(
-        RMSNorm(get(f"{base}.input_layernorm"), args.rms_norm_eps),
-        Attention(
-            linear(f"{attn}.q_proj", f"{attn}.k_proj", f"{attn}.v_proj"),
-            linear(f"{attn}.o_proj"),
-            rope,
-            args.num_attention_heads,
-            args.num_key_value_heads,
-            args.head_dim,
-        ),
-        RMSNorm(get(f"{base}.post_attention_layernorm"), args.rms_norm_eps),
-        MLP(linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"), linear(f"{mlp}.down_proj")),
-    )
 
 
 def check(
