@@ -61,7 +61,7 @@ typedef struct {
 
 /* Draft number `rows->first` of each lane, and its law: written are tokens [lanes, depth], probs and
  * ids [lanes, depth, candidates] at that number, said [lanes, 1] and, of the first, offered [lanes].
- */
+ * The drafts of a chain are drawn in order, with no other law made in between. */
 void fc_draw(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_rows *rows,
              const fc_chain *chain, int64_t *said);
 

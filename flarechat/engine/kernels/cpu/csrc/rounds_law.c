@@ -1,19 +1,20 @@
 /* Logits to the law of a row over its likeliest tokens, and a draft's draw. */
 #include "parallel.h"
 #include "rounds_draws.h"
+#include "rounds_penalties.h"
 
 #include <stddef.h>
 #include <string.h>
 
-enum { BLOCK = 128, SCRATCH_MAXIMA = FC_SCRATCH_ROUNDS, SCRATCH_PENALISED, SCRATCH_SAID };
+enum { BLOCK = 128, SCRATCH_MAXIMA = FC_SCRATCH_ROUNDS + 2 };
 
 typedef struct {
     const fc_slots *slots;
     const int64_t *index;
     const fc_rows *rows;
     const fc_drafts *drafts;
-    float *maxima, *penalised;
-    int32_t *said, *said_counts; /* of each lane the tokens that its text has, where it asks */
+    float *maxima;
+    void *overlays;
     int32_t candidates;
     float *probs;
     int64_t *ids;
@@ -72,107 +73,52 @@ static float maximum(const float *values, int64_t count) {
     return best;
 }
 
+/* A row's values in blocks: its logits, but where the overlay has others. */
+typedef struct {
+    const float *logits;
+    int64_t columns;
+    fc_overlay overlay;
+    int32_t next; /* entry of the overlay */
+} row_values;
+
+/* The values of columns start ... end-1, in `room` if some are the overlay's. Blocks are asked for
+ * in rising order. */
+static const float *block_at(row_values *row, int64_t start, int64_t end, float *room) {
+    const fc_overlay *over = &row->overlay;
+    while (row->next < over->count && over->columns[row->next] < start)
+        row->next++;
+    if (row->next == over->count || over->columns[row->next] >= end)
+        return row->logits + start;
+    memcpy(room, row->logits + start, (size_t)(end - start) * sizeof(float));
+    for (; row->next < over->count && over->columns[row->next] < end; row->next++)
+        room[over->columns[row->next] - start] = over->values[row->next];
+    return room;
+}
+
 /* The likeliest columns. As many blocks as there are candidates have one value each that is no less
  * than the last of the blocks' largest; so all candidates are found above that bar. */
-static void likeliest(const float *values, int64_t columns, float *maxima, best_keys *best) {
+static void likeliest(row_values *row, float *maxima, best_keys *best) {
     best_keys blocks = {.most = best->most};
-    int64_t count = (columns + BLOCK - 1) / BLOCK;
+    int64_t columns = row->columns, count = (columns + BLOCK - 1) / BLOCK;
+    float room[BLOCK];
     for (int64_t b = 0; b < count; b++) {
         int64_t start = b * BLOCK, end = start + BLOCK < columns ? start + BLOCK : columns;
-        maxima[b] = maximum(values + start, end - start);
+        maxima[b] = maximum(block_at(row, start, end, room), end - start);
         insert(&blocks, packed(maxima[b], b));
     }
     float bar = blocks.count < blocks.most ? -INFINITY : value_of(blocks.keys[blocks.most - 1]);
-    best->count = 0;
+    best->count = row->next = 0;
     for (int64_t b = 0; b < count; b++) {
         if (!(maxima[b] >= bar))
             continue;
         int64_t start = b * BLOCK, end = start + BLOCK < columns ? start + BLOCK : columns;
-        for (int64_t column = start; column < end; column++)
-            if (values[column] >= bar)
-                insert(best, packed(values[column], column));
+        const float *values = block_at(row, start, end, room);
+        for (int64_t i = 0; i < end - start; i++)
+            if (values[i] >= bar)
+                insert(best, packed(values[i], start + i));
         if (best->count == best->most)
             bar = value_of(best->keys[best->most - 1]);
     }
-}
-
-/* The column of a token, or -1. */
-static int64_t column_for(const fc_rows *rows, int64_t token) {
-    if (!rows->vocabulary)
-        return token;
-    int64_t low = 0, high = rows->columns;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (rows->vocabulary[middle] < token)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < rows->columns && rows->vocabulary[low] == token ? low : -1;
-}
-
-typedef struct {
-    float repetition, presence, frequency;
-} penalties;
-
-static inline float penalised(float value, int32_t count, int32_t seen, penalties of) {
-    float scaled = value > 0 ? value / of.repetition : value * of.repetition;
-    value = seen || count > 0 ? scaled : value;
-    value = value - (count > 0 ? of.presence : 0.0f);
-    return value - of.frequency * (float)count;
-}
-
-static int is_penalised(const fc_slots *slots, int64_t slot) {
-    return slots->repetition[slot] != 1 || slots->presence[slot] != 0 || slots->frequency[slot] != 0;
-}
-
-/* The tokens that a slot's text has, rising; few of many, so they are looked for in blocks. */
-static int32_t tokens_said(const fc_slots *slots, int64_t slot, int32_t *said) {
-    const int32_t *counts = slots->counts + slot * slots->vocabulary;
-    const uint8_t *seen = slots->prompt_seen + slot * slots->vocabulary;
-    int32_t found = 0;
-    for (int64_t start = 0; start < slots->vocabulary; start += BLOCK) {
-        int64_t end = start + BLOCK < slots->vocabulary ? start + BLOCK : slots->vocabulary;
-        int32_t any = 0;
-        for (int64_t token = start; token < end; token++)
-            any |= counts[token] | seen[token];
-        for (int64_t token = start; any && token < end; token++)
-            if (counts[token] > 0 || seen[token])
-                said[found++] = (int32_t)token;
-    }
-    return found;
-}
-
-/* The row's values after penalties: its logits, if it has none. */
-static const float *after_penalties(const law_job *job, int32_t lane, int32_t row,
-                                    const float *logits, float *out) {
-    const fc_slots *slots = job->slots;
-    const fc_rows *rows = job->rows;
-    int64_t slot = job->index[lane];
-    if (!rows->penalties || !is_penalised(slots, slot))
-        return logits;
-    penalties of = {slots->repetition[slot], slots->presence[slot], slots->frequency[slot]};
-    const int32_t *counts = slots->counts + slot * slots->vocabulary;
-    const int32_t *said = job->said + lane * slots->vocabulary;
-    const uint8_t *seen = slots->prompt_seen + slot * slots->vocabulary;
-    memcpy(out, logits, sizeof(float) * (size_t)rows->columns);
-    for (int32_t i = 0; i < job->said_counts[lane]; i++) {
-        int64_t token = said[i], column = column_for(rows, token);
-        if (column >= 0)
-            out[column] = penalised(logits[column], counts[token], seen[token], of);
-    }
-    const int64_t *drafts = job->drafts->tokens + lane * job->drafts->stride;
-    int32_t before = rows->first + row, most = job->drafts->depth;
-    before = before < most ? before : most;
-    for (int32_t i = 0; i < before; i++) {
-        int64_t token = drafts[i], column = column_for(rows, token);
-        int32_t count = 0;
-        for (int32_t j = 0; j < before; j++)
-            count += drafts[j] == token;
-        if (column >= 0)
-            out[column] = penalised(logits[column], counts[token] + count, seen[token], of);
-    }
-    return out;
 }
 
 /* probs *= whatever makes them one together. */
@@ -220,12 +166,11 @@ static void filtered(const fc_slots *slots, int64_t slot, const best_keys *best,
 static void law_of(const law_job *job, int32_t lane, int32_t row, float *probs, int64_t *ids) {
     const fc_rows *rows = job->rows;
     int64_t slot = job->index[lane], at = (int64_t)lane * rows->width + row;
-    int64_t blocks = (rows->columns + BLOCK - 1) / BLOCK;
-    float *room = rows->penalties ? job->penalised + at * rows->columns : NULL;
-    const float *values =
-        after_penalties(job, lane, row, rows->logits + at * rows->columns, room);
+    row_values values = {.logits = rows->logits + at * rows->columns, .columns = rows->columns};
+    values.overlay =
+        fc_overlay_of(job->slots, slot, lane, rows, row, job->drafts, job->overlays, at);
     best_keys best = {.keys = {0}, .most = job->candidates};
-    likeliest(values, rows->columns, job->maxima + at * blocks, &best);
+    likeliest(&values, job->maxima + at * (rows->columns / BLOCK + 1), &best);
     filtered(job->slots, slot, &best, probs);
     for (int32_t i = 0; i < job->candidates; i++) {
         int64_t column = i < best.count ? column_of(best.keys[i]) : 0;
@@ -243,24 +188,19 @@ static void law_chunk(void *what, int32_t chunk) {
 static law_job job_for(const fc_slots *slots, const int64_t *index, int32_t lanes,
                        const fc_rows *rows, const fc_drafts *drafts, int32_t candidates,
                        float *probs, int64_t *ids) {
-    size_t count = (size_t)lanes * (size_t)rows->width, columns = (size_t)rows->columns;
-    law_job job = {slots, index, rows, drafts, NULL, NULL, NULL, NULL, candidates, probs, ids};
-    job.maxima = fc_scratch(SCRATCH_MAXIMA, count * (columns / BLOCK + 1) * sizeof(float));
-    if (!rows->penalties)
-        return job;
-    size_t tokens = (size_t)lanes * (size_t)slots->vocabulary;
-    job.penalised = fc_scratch(SCRATCH_PENALISED, count * columns * sizeof(float));
-    job.said = fc_scratch(SCRATCH_SAID, (tokens + (size_t)lanes) * sizeof(int32_t));
-    job.said_counts = job.said + tokens;
-    for (int32_t lane = 0; lane < lanes; lane++)
-        if (is_penalised(slots, index[lane]))
-            job.said_counts[lane] =
-                tokens_said(slots, index[lane], job.said + lane * slots->vocabulary);
+    int32_t count = lanes * rows->width;
+    law_job job = {slots, index, rows, drafts, NULL, NULL, candidates, probs, ids};
+    size_t blocks = (size_t)count * (size_t)(rows->columns / BLOCK + 1);
+    job.maxima = fc_scratch(SCRATCH_MAXIMA, blocks * sizeof(float));
+    if (rows->penalties)
+        job.overlays = fc_overlay_room(lanes, drafts->depth, count);
     return job;
 }
 
 void fc_law(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_rows *rows,
             const fc_drafts *drafts, int32_t candidates, float *probs, int64_t *ids) {
+    if (rows->penalties)
+        fc_find_said(slots, index, lanes, rows);
     law_job job = job_for(slots, index, lanes, rows, drafts, candidates, probs, ids);
     fc_parallel(law_chunk, &job, lanes * rows->width);
 }
@@ -280,6 +220,8 @@ void fc_draw(const fc_slots *slots, const int64_t *index, int32_t lanes, const f
              const fc_chain *chain, int64_t *said) {
     const fc_drafts before = {chain->tokens, chain->depth, chain->depth};
     int32_t step = rows->first, found = chain->candidates;
+    if (rows->penalties && step == 0)
+        fc_find_said(slots, index, lanes, rows);
     law_job job =
         job_for(slots, index, lanes, rows, &before, found, chain->probs, chain->ids);
     for (int32_t lane = 0; lane < lanes; lane++) {
