@@ -18,7 +18,7 @@ from flarechat.engine.kernels.cpu.sources import FOLDER, LIBRARY, digest
 from flarechat.errors import SettingsError
 
 SWITCH, FORCED = "FLARECHAT_CPU_KERNELS", "FLARECHAT_CPU_ISA"
-INSTRUCTIONS = ("portable", "avx2", "avx512")
+INSTRUCTIONS = ("portable", "avx2", "avxvnni", "avx512")
 KINDS = {"q4_0": 0, "q4_1": 1, "q8_0": 2, "bf16": 3}
 """Kinds of weights by their numbers in C."""
 

@@ -76,7 +76,7 @@ def test_a_set_that_the_machine_lacks_is_refused(
 @pytest.mark.parametrize(
     ("variable", "value", "known"),
     [
-        ("FLARECHAT_CPU_ISA", "sse", "portable, avx2, avx512"),
+        ("FLARECHAT_CPU_ISA", "sse", "portable, avx2, avxvnni, avx512"),
         ("FLARECHAT_CPU_KERNELS", "no", "on, off"),
     ],
 )

@@ -87,8 +87,8 @@ void fc_lookup(const fc_matrix *matrix, int32_t count, const int64_t *ids, float
 void fc_set_threads(int32_t threads);
 int32_t fc_threads(void);
 
-/* The instruction set in use: "portable", "avx2" or "avx512". fc_use takes one of them for all
- * later calls and says 1, or 0 where the machine lacks it. */
+/* The instruction set in use: "portable", "avx2", "avxvnni" or "avx512". fc_use takes one of them for
+ * all later calls and says 1, or 0 where the machine lacks it. */
 const char *fc_instructions(void);
 int32_t fc_use(const char *name);
 

@@ -5,37 +5,52 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static const char *const names[FC_INSTRUCTION_SETS] = {"portable", "avx2", "avx512"};
+enum { PORTABLE, AVX2, AVXVNNI, AVX512, SETS };
+
+static const struct {
+    const char *name;
+    fc_instruction_set set;
+} sets[SETS] = {
+    {"portable", FC_PORTABLE}, {"avx2", FC_AVX2}, {"avxvnni", FC_AVX2}, {"avx512", FC_AVX512}};
+
 static atomic_int chosen = -1;
 
 static int has(int set) {
 #ifdef FC_X86
-    if (set == FC_AVX2)
+    if (set == AVX2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("f16c");
-    if (set == FC_AVX512)
-        return has(FC_AVX2) && __builtin_cpu_supports("avx512f") &&
+#ifdef FC_AVXVNNI
+    if (set == AVXVNNI)
+        return has(AVX2) && __builtin_cpu_supports("avxvnni");
+#endif
+    if (set == AVX512)
+        return has(AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 #endif
-    return set == FC_PORTABLE;
+    return set == PORTABLE;
 }
 
-fc_instruction_set fc_isa(void) {
+static int in_use(void) {
     int set = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (set < 0) {
-        for (set = FC_INSTRUCTION_SETS - 1; !has(set); set--) {
+        for (set = SETS - 1; !has(set); set--) {
         }
         atomic_store_explicit(&chosen, set, memory_order_relaxed);
     }
-    return (fc_instruction_set)set;
+    return set;
 }
 
-const char *fc_instructions(void) { return names[fc_isa()]; }
+fc_instruction_set fc_isa(void) { return sets[in_use()].set; }
+
+int fc_isa_dots(void) { return in_use() == AVXVNNI; }
+
+const char *fc_instructions(void) { return sets[in_use()].name; }
 
 int32_t fc_use(const char *name) {
-    for (int set = 0; set < FC_INSTRUCTION_SETS; set++)
-        if (!strcmp(names[set], name) && has(set)) {
+    for (int set = 0; set < SETS; set++)
+        if (!strcmp(sets[set].name, name) && has(set)) {
             atomic_store_explicit(&chosen, set, memory_order_relaxed);
             return 1;
         }

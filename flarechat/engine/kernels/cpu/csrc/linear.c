@@ -17,6 +17,10 @@ static const fc_linear_set *set(void) {
         &fc_linear_avx512,
 #endif
     };
+#ifdef FC_AVXVNNI
+    if (fc_isa_dots())
+        return &fc_linear_avxvnni;
+#endif
     return sets[fc_isa()];
 }
 

@@ -29,6 +29,9 @@ enum { CACHED_BYTES = 160 << 10, READ_AHEAD = 4096 };
 extern const fc_linear_set fc_linear_portable;
 #ifdef FC_X86
 extern const fc_linear_set fc_linear_avx2, fc_linear_avx512;
+#ifdef FC_AVXVNNI
+extern const fc_linear_set fc_linear_avxvnni;
+#endif
 #endif
 
 #endif

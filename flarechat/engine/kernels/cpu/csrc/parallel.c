@@ -1,7 +1,7 @@
 /* Threads that wait a little for work and then sleep. Each has a range of chunks that it takes from
- * the front, so that it reads weights on and on, which is twice as fast as going by turns; one that
- * has none left takes from the back of others. One that the system does not run holds up nothing
- * but a chunk that it has taken.
+ * the front, so that it reads weights on and on, which is faster than going by turns; one that has
+ * none left takes from the back of others. One that the system does not run holds up nothing but a
+ * chunk that it has taken.
  *
  * On a busy machine even that is too much: the thread comes back after milliseconds, the time of a
  * pass. A call that had to wait for so long takes one thread less for a while, and longer if
@@ -23,11 +23,14 @@
 
 enum {
     MOST_THREADS = 64,
-    SPIN = 100000,      /* nanoseconds of waiting for work before sleeping */
-    PATIENCE = 100000,  /* nanoseconds of waiting for others' last chunks, and three chunks' time */
-    NAP = 50000,        /* nanoseconds of sleep when patience is over: an idle core may take in the
-                         * thread waited for */
-    SHORTEST = 10000000, LONGEST = 640000000, /* nanoseconds for which a thread is left out */
+    /* Nanoseconds: of waiting for work before sleeping; of waiting for others' last chunks, besides
+     * the time of three chunks; of each sleep thereafter, in which an idle core may take in the
+     * thread waited for; for which a thread is left out; in which it is on probation again. */
+    SPIN = 100000,
+    PATIENCE = 100000,
+    NAP = 50000,
+    SHORTEST = 10000000,
+    LONGEST = 640000000,
     PROBATION = 50000000
 };
 
@@ -255,6 +258,7 @@ static int32_t allowed(void) {
 void fc_set_threads(int32_t threads) {
     const int32_t most = allowed() < MOST_THREADS ? allowed() : MOST_THREADS;
     atomic_store(&wanted, threads < 1 ? 1 : threads > most ? most : threads);
+    atomic_store(&active.threads, atomic_load(&wanted));
 }
 
 int32_t fc_threads(void) { return atomic_load(&worked); }
