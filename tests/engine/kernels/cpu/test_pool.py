@@ -29,17 +29,52 @@ def test_chunks_run_once_each(kernels: Library, threads: int) -> None:
         assert 1 <= kernels.threads() <= max(1, min(threads, chunks))
 
 
-def test_two_threads_work_together(kernels: Library) -> None:
-    """Each of two chunks waits for the other: one thread alone would not come through."""
+def straggle(kernels: Library, seconds: float) -> list[int]:
+    """Two chunks that wait for each other, so that each has its thread, and that end at the same
+    time but for the one that is not the caller's; which ended before the call did."""
+    together, caller = threading.Barrier(2, timeout=30), threading.get_ident()
+    ended: list[int] = []
+
+    def work(_: int | None, chunk: int) -> None:
+        together.wait()
+        if threading.get_ident() != caller:
+            time.sleep(seconds)
+        ended.append(chunk)
+
+    kernels.handle.fc_parallel(WORK(work), None, 2)
+    return ended.copy()
+
+
+@pytest.fixture
+def pair(kernels: Library) -> Library:
+    """The library with two threads."""
     kernels.set_threads(2)
     if kernels.most_threads < 2:
         pytest.skip("this process may use one core")
-    together = threading.Barrier(2, timeout=30)
-    work = WORK(lambda _, chunk: together.wait() and None)
+    return kernels
 
-    kernels.handle.fc_parallel(work, None, 2)
 
-    assert not together.broken
+def test_a_call_returns_when_its_last_chunk_is_done(pair: Library) -> None:
+    for seconds in (0.0, 0.02, 0.0):
+        pair.set_threads(2)
+        assert {0, 1} == set(straggle(pair, seconds))
+
+
+def test_a_thread_that_keeps_others_waiting_is_left_out_for_a_while(pair: Library) -> None:
+    """For ten milliseconds, within which this process may not be run itself: hence the turns."""
+    idle = WORK(lambda _, chunk: None)
+    seen = set()
+    for _ in range(20):
+        pair.set_threads(2)
+        straggle(pair, 0.02)
+        pair.handle.fc_parallel(idle, None, 8)
+        seen.add(pair.threads())
+    assert 1 in seen
+
+    end = time.monotonic() + 10
+    while pair.threads() < 2 and time.monotonic() < end:
+        pair.handle.fc_parallel(idle, None, 8)
+    assert 2 == pair.threads()
 
 
 def test_threads_sleep_when_there_is_nothing_to_do(kernels: Library) -> None:
