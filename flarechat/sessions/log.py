@@ -42,7 +42,12 @@ class Log:
 
 def read_log(path: Path) -> Log:
     """Read a whole file. Only a first line that is not ours, or newer, is refused."""
-    first, *rest = _bytes_of(path).split(b"\n")
+    return parsed(bytes_of(path), path)
+
+
+def parsed(data: bytes, path: Path) -> Log:
+    """The log that these bytes of the file `path` are, refused as `read_log` does."""
+    first, *rest = data.split(b"\n")
     header = _header(path, _object(first))
     lines = tuple(
         Line(number, _object(raw)) for number, raw in enumerate(rest, start=2) if raw.strip()
@@ -60,7 +65,8 @@ def read_header(path: Path) -> dict[str, Any]:
         raise _unreadable(path, error) from error
 
 
-def _bytes_of(path: Path) -> bytes:
+def bytes_of(path: Path) -> bytes:
+    """A whole file as it is."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -96,12 +102,17 @@ def _header(path: Path, header: dict[str, Any] | None) -> dict[str, Any]:
             "The file was left as it is; open it with a newer flarechat.",
         )
     session_id = header.get("id")
-    if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
+    if not is_id(session_id):
         raise SessionError(
             f"{path}, line 1, has no usable session id.",
             'The file was left as it is; give its first line an "id" of letters and digits.',
         )
     return header
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be the id of a session."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 class LogWriter:

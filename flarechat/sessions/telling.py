@@ -1,0 +1,55 @@
+"""Which turns of a session are told in which order, and the words around them, for reading.
+
+Owns branches as paths. Knows no format.
+"""
+
+from __future__ import annotations
+
+from flarechat.sessions.turns import Turn, TurnTree
+
+# Turns to tell, and the turn they are behind, None at the beginning.
+Part = tuple[list[Turn], Turn | None]
+
+
+def branches(tree: TurnTree) -> list[list[Turn]]:
+    """The path to the head, then those to every other last turn, in the order of the file."""
+    parents = {turn.parent for turn in tree.turns.values()}
+    ends = [turn for turn in tree.turns.values() if turn.id not in parents]
+    return [tree.path(), *(_path_to(tree, end) for end in ends if end.id != tree.head)]
+
+
+def _path_to(tree: TurnTree, turn: Turn | None) -> list[Turn]:
+    path = []
+    while turn:
+        path.append(turn)
+        turn = tree.turns.get(turn.parent) if turn.parent else None
+    return path[::-1]
+
+
+def told_once(paths: list[list[Turn]]) -> list[Part]:
+    """Of every path the turns that no path before it has, and the turn they are behind."""
+    told: set[str] = set()
+    parts = []
+    for path in paths:
+        shared = next((n for n, turn in enumerate(path) if turn.id not in told), len(path))
+        parts.append((path[shared:], path[shared - 1] if shared else None))
+        told.update(turn.id for turn in path)
+    return parts
+
+
+def speaker(turn: Turn) -> str:
+    """Who said a turn."""
+    return "You" if turn.role == "user" else "Model"
+
+
+def ending(turn: Turn) -> str:
+    """How a turn ended, where that was not by itself."""
+    return "" if turn.status == "complete" else f" [{turn.status}]"
+
+
+def where(behind: Turn | None) -> str:
+    """Where a branch begins."""
+    if behind is None:
+        return "from the beginning"
+    words = " ".join(behind.text.split())
+    return f"behind “{words[:40]}{'…' if len(words) > 40 else ''}”"
