@@ -168,11 +168,11 @@ def _files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _rows(session: Session) -> list[Row]:
-    """Text, turn and role of everything that can be found: the name and title, then every turn."""
+    """Text, turn and role of everything that can be found: every turn, then the name and title."""
     given = session.tree.title
     called = f"{session.name}: {given}" if given else session.name
     turns = [(turn.text, turn.id, turn.role) for turn in session.tree.turns.values()]
-    return [(called, "", "title"), *turns]
+    return [*turns, (called, "", "title")]
 
 
 def _clean(text: str) -> str:

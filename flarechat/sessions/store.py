@@ -159,9 +159,9 @@ def place(file: Path, name: str, *, numbered: bool = False) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def named_by_id(session: str) -> str:
-    """The name of the session that has this id; empty when there is none."""
-    return next((path.name[: -len(names.SUFFIX)] for path in _files() if _id(path) == session), "")
+def ids() -> dict[str, str]:
+    """The name of every session that can be read, by its id."""
+    return {found: path.name[: -len(names.SUFFIX)] for path in _files() if (found := _id(path))}
 
 
 def _immovable(path: Path, error: OSError) -> StorageError:
