@@ -1,4 +1,4 @@
-"""`flarechat sessions`: list, show and remove saved conversations. Reads without a lock."""
+"""`flarechat sessions`: list, show, search, rename and remove saved conversations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flarechat.cli import transfer
 from flarechat.cli.ask import confirmed
 from flarechat.cli.help import GroupedCommand, GroupedGroup
 from flarechat.cli.table import age, print_table
+from flarechat.errors import UsageError
 from flarechat.textsafe import strip_controls
 
 if TYPE_CHECKING:
+    from flarechat.sessions.search import Hit
     from flarechat.sessions.turns import Turn
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, help="Saved conversations.")
@@ -63,6 +66,68 @@ def show(name: Name, as_json: AsJson = False) -> None:
         print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
 
 
+@app.command("search", cls=GroupedCommand)
+def search(
+    query: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUERY...", help='Words, "a phrase" in double quotes, the beginn* of a word.'
+        ),
+    ],
+    as_json: AsJson = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="At most N sessions.")
+    ] = 20,
+) -> None:
+    """Find sessions by the words in them.
+
+    Names, titles and the turns of all branches are searched. All words must be in one of these;
+    what was found stands between « and ».
+    """
+    from dataclasses import asdict
+
+    from flarechat.sessions.search import find
+
+    hits = find(" ".join(query), limit)
+    if as_json:
+        print(json.dumps([{**asdict(hit), "path": str(hit.path)} for hit in hits]))
+    elif hits:
+        now = time.time()
+        rows = [(hit.name, age(now - hit.changed), str(hit.places), _marked(hit)) for hit in hits]
+        print_table(("NAME", "CHANGED", "PLACES", "FOUND"), rows)
+    else:
+        print("No session has all these words in one place.", file=sys.stderr)
+
+
+@app.command("rename", cls=GroupedCommand)
+def rename(
+    name: Name,
+    new: Annotated[
+        str | None, typer.Argument(metavar="[NEW]", help="The new name.", show_default=False)
+    ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(
+            "--title", metavar="TEXT", help='The title; "" for the first words. Default: as it is.'
+        ),
+    ] = None,
+) -> None:
+    """Give a session another name or title, unless it is open."""
+    from flarechat.sessions import store
+
+    if new is None and title is None:
+        raise UsageError("There is nothing to change.", "Give a new name, or --title TEXT.")
+    path = store.find(name)
+    if new is not None:
+        path = store.rename(path, new)
+    if title is not None:
+        store.retitle(path, title)
+
+
+app.command("export", cls=GroupedCommand)(transfer.export)
+app.command("import", cls=GroupedCommand)(transfer.import_)
+
+
 @app.command("rm", cls=GroupedCommand)
 def remove(
     name: Name,
@@ -78,6 +143,15 @@ def remove(
         return
     store.remove(path)
     print(f"{shown} was deleted.", file=sys.stderr)
+
+
+def _marked(hit: Hit) -> str:
+    """A snippet with its marks, as text."""
+    text, at = "", 0
+    for first, end in hit.marks:
+        text += f"{hit.snippet[at:first]}«{hit.snippet[first:end]}»"
+        at = end
+    return text + hit.snippet[at:]
 
 
 def _told(turn: Turn, answers: int) -> str:

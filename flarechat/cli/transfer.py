@@ -1,0 +1,136 @@
+"""`flarechat sessions export` and `import`: conversations out to files and in from them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from flarechat.errors import StorageError, UsageError
+from flarechat.textsafe import strip_controls
+
+_KINDS = "openai, markdown, sharegpt, html, jsonl or bundle"
+
+
+def export(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an id or the start of one.")],
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"{_KINDS}.")
+    ] = "markdown",
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="The file to write, - for stdout. Default: stdout; NAME.flarechat for a bundle.",
+        ),
+    ] = "",
+    branch: Annotated[
+        str,
+        typer.Option(
+            "--branch",
+            metavar="all|head",
+            help="Every branch, or the one that goes on. Default: head; jsonl and bundle have all.",
+        ),
+    ] = "",
+    thinking: Annotated[
+        bool,
+        typer.Option(
+            "--thinking", help="Thinking in openai and sharegpt too. Default: without it."
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file. Default: never.")
+    ] = False,
+) -> None:
+    """Write a conversation in a format of others, or as it is."""
+    from flarechat.sessions import bundle, store
+    from flarechat.sessions.export import FORMATS, exported
+    from flarechat.sessions.session import Session
+
+    if kind not in (*FORMATS, "bundle"):
+        raise UsageError(f"--format {kind} is none that is written.", f"Give {_KINDS}.")
+    if branch not in ("", "all", "head"):
+        raise UsageError(f"--branch {branch} is neither all nor head.", "Give one of them.")
+    if kind == "bundle" and out == "-" and sys.stdout.isatty():
+        raise UsageError("A bundle is not for a terminal to show.", "Give --out FILE.")
+    if branch == "head" and kind in ("jsonl", "bundle"):
+        raise UsageError(f"A {kind} has all branches.", "Leave --branch head out.")
+    session = Session(store.find(name))
+    if kind == "bundle":
+        with _opened(out or session.name + bundle.SUFFIX, force=force) as file:
+            bundle.write(session, file)
+    else:
+        data = exported(session, kind, all_branches=branch == "all", thinking=thinking)
+        with _opened(out or "-", force=force) as file:
+            file.write(data)
+    for notice in session.notices:
+        print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The files to read.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="NAME", help="What the only conversation is called. Default: its title."
+        ),
+    ] = None,
+) -> None:
+    """Take conversations from files as sessions.
+
+    The files may be OpenAI messages, ShareGPT, ChatGPT's conversations.json, or what export writes
+    as openai, sharegpt, jsonl or bundle; which, is found by what is in them. Of a file all
+    conversations are taken, or none. The names they got are printed.
+    """
+    from flarechat.sessions.importing import import_file
+
+    if name is not None and len(files) > 1:
+        raise UsageError("--as names one conversation.", "Give one file with it.")
+    for file in files:
+        taken, here = import_file(file, name)
+        for one in taken:
+            print(strip_controls(one.name))
+            for notice in one.notices:
+                print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
+        if here:
+            some = ", ".join(here[:3]) + (", …" if len(here) > 3 else "")
+            told = f"{file}: {len(here)} of its conversations are here already: {some}."
+            print(f"flarechat: {strip_controls(told)}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _opened(out: str, *, force: bool) -> Iterator[IO[bytes]]:
+    """The file to write, or stdout for -. A new file appears whole, or not at all."""
+    if out == "-":
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(out)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part") if force else path
+    try:
+        file = part.open("xb")
+    except FileExistsError:
+        raise UsageError(f"{part} is there already.", "Give --force to replace it.") from None
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        with file:
+            yield file
+        part.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
+        raise
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be written: {error.strerror}.", "Give another --out.")
