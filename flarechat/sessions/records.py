@@ -25,11 +25,11 @@ def partial_record(
     """The event of what an answer got since: text behind `offset` characters, thinking behind
     `thought`, tokens behind `since`, and, if asked for, the law they are drawn by.
     """
-    thinking = turn.thinking[thought:]
+    thinking = {"thought_offset": thought, "thinking": turn.thinking[thought:]}
     return (
         _record("partial", turn)
         | {"offset": offset, "text": turn.text[offset:]}
-        | ({"thought_offset": thought, "thinking": thinking} if thinking else {})
+        | (thinking if turn.thinking else {})
         | token_fields(turn, since)
         | (law_fields(turn) if law else {})
     )

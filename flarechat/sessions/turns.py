@@ -91,7 +91,7 @@ class TurnTree:
     def add(self, turn: Turn) -> None:
         """Put a turn behind its parent and make it the head."""
         self.turns[turn.id] = turn
-        self.head = self._onward[turn.parent] = turn.id
+        self._lead_to(turn)
 
     def spread(self, turn: Turn) -> None:
         """Put an answer behind its parent and make it the head; of a fan, the first of them is
@@ -107,13 +107,17 @@ class TurnTree:
     def pick(self, turn: Turn | None) -> None:
         """Go on from this turn, None for the beginning; of a fan, it is the answer that was
         chosen."""
-        self.head = turn.id if turn else None
         if turn and turn.fan:
             self._picked.add(turn.fan)
+        self._lead_to(turn)
+
+    def _lead_to(self, turn: Turn | None) -> None:
+        """Make a turn the head; from every turn before it, this is the way that was taken last."""
         step = turn
-        while step:
+        while step and step.id != self.head:
             self._onward[step.parent] = step.id
             step = self.turns.get(step.parent) if step.parent else None
+        self.head = turn.id if turn else None
 
     def open_fan(self) -> list[Turn]:
         """The answers to choose from before the conversation goes on; none when there is no
@@ -176,10 +180,10 @@ class TurnTree:
         offset, text = int(record["offset"]), _text(record, "text")
         if turn.status != "partial" or not 0 <= offset <= len(turn.text):
             raise ValueError("a piece of text before it is missing")
-        thought, thinking = int(record.get("thought_offset", 0)), record.get("thinking", "")
         turn.text = turn.text[:offset] + text
-        if isinstance(thinking, str) and 0 <= thought <= len(turn.thinking):
-            turn.thinking = turn.thinking[:thought] + thinking if thinking else turn.thinking
+        thought, thinking = record.get("thought_offset"), record.get("thinking")
+        if isinstance(thinking, str) and isinstance(thought, int):
+            turn.thinking = turn.thinking[: max(thought, 0)] + thinking
         if "tokens" in record:
             provenance.take_tokens(turn, record)
         provenance.take_law(turn, record)
