@@ -248,7 +248,7 @@ def _take(batch: _Batch, chat: Conversation) -> None:
     log.close()
     if chat.left_out:
         counted = ", ".join(f"{what} ×{count}" for what, count in chat.left_out.items())
-        batch.left_out[part] = f"{batch.file} has more than {name}: {counted}."
+        batch.left_out[part] = f"{batch.file} has more than was taken of {name}: {counted}."
 
 
 def _record(turn: Turn) -> dict[str, Any]:
