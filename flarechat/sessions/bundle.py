@@ -40,6 +40,11 @@ _BROKEN = (
 def write(session: Session, out: IO[bytes]) -> None:
     """Write a session's bundle; the same session gives the same bytes."""
     log = bytes_of(session.path)
+    if len(log) > LIMITS[LOG]:
+        raise SessionError(
+            f"{session.name} has {len(log)} bytes, and a bundle holds {LIMITS[LOG]}.",
+            "Export it as jsonl.",
+        )
     about = {"name": session.name, "id": session.id, "bytes": len(log), "sha256": _digest(log)}
     manifest = {"format": FORMAT, "version": VERSION, "session": about}
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -142,5 +147,6 @@ def _said(error: Exception) -> str:
 
 def _refused(path: Path, what: str) -> SessionError:
     return SessionError(
-        f"{path} is no bundle that can be imported: {what}.", "Nothing was imported."
+        f"{path} is no bundle that can be imported: {what}.",
+        "Nothing was imported. Take the files of another program's zip out of it first.",
     )

@@ -160,7 +160,13 @@ def _opened(folder: Path, file: Path | None) -> Index:
 
 def _files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Name and stat of every session file; one that goes meanwhile is left out."""
-    with os.scandir(folder) as entries:
+    try:
+        entries = os.scandir(folder)
+    except OSError as error:
+        raise StorageError(
+            f"The folder {folder} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error
+    with entries:
         for entry in entries:
             if entry.name.endswith(names.SUFFIX):
                 with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,29 +50,29 @@ def find(query: str, limit: int = 20, *, typing: bool = False) -> list[Hit]:
     match = _match(query, typing=typing)
     if not match:
         return []
-    places: dict[int, list[int]] = {}
     with index.opened().refreshed() as table:
-        rows = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rowid"
-        for (row,) in table.execute(rows, (match,)):
-            places.setdefault(row >> index.PLACES, []).append(row)
-        files = {
-            number: (os.fsdecode(name), mtime, session, title)
-            for number, name, mtime, session, title in table.execute(
-                "SELECT number, name, mtime, session, title FROM files"
-            )
-        }
-        found = sorted(places, key=lambda number: (-files[number][1], files[number][0]))
-        snippets = {
-            number: table.execute(
-                "SELECT turn, role, snippet(texts, 0, ?, ?, '…', ?) FROM texts"
-                " WHERE texts MATCH ? AND rowid = ?",
-                (_OPEN, _CLOSE, _SNIPPET_WORDS, match, places[number][0]),
-            ).fetchone()
-            for number in found[:limit]
-        }
+        return _hits(table, match, limit)
+
+
+def _hits(table: sqlite3.Connection, match: str, limit: int) -> list[Hit]:
+    """What an FTS5 query finds, one hit a session."""
+    places: dict[int, list[int]] = {}
+    for (row,) in table.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (match,)):
+        places.setdefault(row >> index.PLACES, []).append(row)
+    files = {
+        number: (os.fsdecode(name), *about)
+        for number, name, *about in table.execute(
+            "SELECT number, name, mtime, session, title FROM files"
+        )
+    }
     hits = []
-    for number, (turn, role, marked) in snippets.items():
+    for number in sorted(places, key=lambda n: (-files[n][1], files[n][0]))[:limit]:
         name, mtime, session, title = files[number]
+        turn, role, marked = table.execute(
+            "SELECT turn, role, snippet(texts, 0, ?, ?, '…', ?) FROM texts"
+            " WHERE texts MATCH ? AND rowid = ?",
+            (_OPEN, _CLOSE, _SNIPPET_WORDS, match, min(places[number])),
+        ).fetchone()
         snippet, marks = _unmarked(" ".join(marked.split()))
         hits.append(
             Hit(

@@ -57,6 +57,14 @@ def test_a_name_that_is_taken_gets_a_number(packed: Path) -> None:
     assert "trip-2" == one.name
 
 
+def test_a_session_that_no_bundle_holds_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(saved("trip", "Hi"))
+    monkeypatch.setitem(bundle.LIMITS, "session.jsonl", 100)
+
+    with pytest.raises(SessionError, match="and a bundle holds 100"):
+        bundle.write(session, io.BytesIO())
+
+
 def test_the_same_session_gives_the_same_bytes() -> None:
     session = Session(saved("trip", "Hi"))
     first, second = io.BytesIO(), io.BytesIO()

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flarechat import paths
+from flarechat.errors import StorageError
 from flarechat.sessions import index, search, store
 from flarechat.sessions.session import Session
 from tests.sessions.saving import append, saved, words
@@ -215,6 +217,46 @@ def test_files_that_cannot_be_read_are_passed_over() -> None:
     (paths.sessions_dir() / os.fsdecode(b"\xff.jsonl")).write_text("fox\n")
 
     assert ["trip"] == named("fox")
+
+
+def test_many_share_one_index_file_while_sessions_come_and_go() -> None:
+    """Each with an index of its own, as processes have; whatever the file holds at the moment."""
+    for number in range(5):
+        os.utime(saved(f"old{number}", "red fox"), (1e9, 1e9))
+    old, wrong = {f"old{number}" for number in range(5)}, []
+
+    def look() -> None:
+        for _ in range(12):
+            own = index.Index(paths.sessions_dir(), index_file())
+            with own.refreshed() as table:
+                found = {hit.name for hit in search._hits(table, "fox", 99)}
+            if not old <= found or any(name.startswith("gone") for name in found):
+                wrong.append(found)
+
+    gone = saved("gone", "red fox")
+    named("fox")
+    store.remove(gone)
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(10):
+        saved(f"new{number}", "blue fox")
+    for thread in threads:
+        thread.join()
+
+    assert [] == wrong
+    assert len(old) + 10 == len(named("fox"))
+
+
+def test_a_folder_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    saved("trip", "red fox")
+    monkeypatch.setattr(os, "scandir", refused)
+
+    with pytest.raises(StorageError, match="cannot be read: Permission denied"):
+        named("fox")
 
 
 WORDS = st.sampled_from(["red", "blue", "fox", "hen"])
