@@ -27,7 +27,8 @@ CONTEXTS = (*DEPTHS, "edit", "repeat")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """How much of everything. `questions` has the number of them at each depth, `repeats` of the
-    passes by law; `slow_tokens` is what transformers' answers have. Seconds are boxes."""
+    passes by law; `slow_tokens` is what transformers' answers have. Seconds are boxes, wide enough
+    not to cut anything on a quiet machine."""
 
     questions: dict[str, int]
     repeats: dict[str, int]
@@ -46,13 +47,13 @@ FULL = Sizes(
     questions={"chat": 3, "1K": 2, "4K": 1}, repeats={"greedy": 3, "sampled": 1}, tokens=128,
     slow_tokens=48, prompt_repeats=5, pass_contexts=(256, 1024), pass_blocks=4, pass_repeats=12,
     busy_repeats=4, start_repeats=3,
-    seconds={"speed": 540, "prompt": 90, "passes": 75, "busy": 75, "start": 75, "memory": 60},
+    seconds={"speed": 660, "prompt": 120, "passes": 90, "busy": 120, "start": 90, "memory": 90},
 )  # fmt: skip
 QUICK = Sizes(
     questions={"chat": 1, "1K": 1}, repeats={"greedy": 1}, tokens=48, slow_tokens=16,
     prompt_repeats=1, pass_contexts=(256,), pass_blocks=1, pass_repeats=4, busy_repeats=1,
     start_repeats=1,
-    seconds={"speed": 60, "prompt": 20, "passes": 20, "busy": 20, "start": 20, "memory": 20},
+    seconds={"speed": 240, "prompt": 60, "passes": 60, "busy": 60, "start": 60, "memory": 60},
 )  # fmt: skip
 
 
