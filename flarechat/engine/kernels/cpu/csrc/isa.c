@@ -17,6 +17,7 @@ static atomic_int chosen = -1;
 
 static int has(int set) {
 #ifdef FC_X86
+    __builtin_cpu_init();
     if (set == AVX2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("f16c");
