@@ -178,7 +178,7 @@ class CostTable:
         mean = (self.probes if probe else self.ordinary).setdefault(key, Mean())
         if mean.count and not settled and self.rounds - mean.settled <= _STALE_ROUNDS:
             return
-        newer = None if probe else self._newer(key)
+        newer = None if probe else self._newer(mean, self.probes.get(key))
         if newer is not None:
             mean.value, mean.count = newer.value, 1
         if mean.count and ms > _STALL * mean.value:
@@ -213,14 +213,15 @@ class CostTable:
         return min(self.rounds - m.seen for m in means) if means else None
 
     def _measured(self, key: CostKey) -> float | None:
-        mean = self._newer(key) or self.ordinary.get(key)
+        mean, probe = self.ordinary.get(key), self.probes.get(key)
         if mean is None or not mean.count:
-            mean = self.probes.get(key)
+            mean = probe
+        elif probe is not None:
+            mean = self._newer(mean, probe) or mean
         return mean.value if mean is not None and mean.count else None
 
-    def _newer(self, key: CostKey) -> Mean | None:
+    def _newer(self, mean: Mean | None, probe: Mean | None) -> Mean | None:
         """The probes' mean, where it is to be believed in place of an ordinary one that is old."""
-        mean, probe = self.ordinary.get(key), self.probes.get(key)
         if mean is None or not mean.count or probe is None or probe.count < _TRUSTED_PROBES:
             return None
         return probe if self.rounds - mean.seen > _STALE_ROUNDS and probe.seen > mean.seen else None

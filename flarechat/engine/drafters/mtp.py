@@ -156,9 +156,10 @@ class MtpDrafter:
 
         Rows past what was emitted are unreachable, and overwritten before they are not.
         """
-        own, before = self.head.condense(hidden), self.hidden.last(lanes)
+        own = self.head.condense(hidden)
+        before = self.hidden.last(lanes) if plan.absorb else None
         self.hidden.store(lanes, own, emitted, plan)
-        if plan.absorb:
+        if before is not None:
             true = torch.cat([before, own[:, :-1]], dim=1)
             self._write(lanes, true, inputs, plan)
 

@@ -8,6 +8,7 @@ Owns the choice between them. The modules here are imported only where `fused`, 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,14 +51,14 @@ def of_round(x: Tensor) -> ModuleType | None:
     """The kernels for the small steps of a round on `x`, `rounds` or `cpu.rounds`; None where
     torch takes them."""
     if fused(x):
-        from flarechat.engine.kernels import rounds as triton_rounds
+        return _imported("rounds")
+    return _imported("cpu.rounds") if native(x) else None
 
-        return triton_rounds
-    if native(x):
-        from flarechat.engine.kernels.cpu import rounds as c_rounds
 
-        return c_rounds
-    return None
+@functools.cache
+def _imported(name: str) -> ModuleType:
+    """A module of this package, once it is known that its compiler or library is there."""
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def few(x: Tensor) -> bool:

@@ -108,17 +108,31 @@ _C = _bound()
 _pools: weakref.WeakKeyDictionary[SlotPool, _Slots] = weakref.WeakKeyDictionary()
 
 
+class _Round:
+    """The lanes of the round under way, and what every call of it begins with."""
+
+    lanes: weakref.ref[Lanes] | None = None
+    arguments: tuple[ctypes._CArgObject, int, int]
+
+
 def _lanes(lanes: Lanes) -> tuple[ctypes._CArgObject, int, int]:
     """The first arguments of every call. A pool's tensors stay where they are."""
-    slots = _pools.get(lanes.pool)
+    if _Round.lanes is None or _Round.lanes() is not lanes:
+        slots = ctypes.byref(_slots(lanes.pool))
+        _Round.arguments = slots, lanes.index.data_ptr(), len(lanes)
+        _Round.lanes = weakref.ref(lanes)
+    return _Round.arguments
+
+
+def _slots(pool: SlotPool) -> _Slots:
+    slots = _pools.get(pool)
     if slots is None:
-        pool, slots = lanes.pool, _Slots()
+        slots = _pools[pool] = _Slots()
         for name, tensor in pool.tensors().items():
             assert tensor.is_cpu and tensor.is_contiguous()
             setattr(slots, name, tensor.data_ptr())
         slots.vocabulary, slots.endings = pool.vocabulary, pool.eos.shape[1]
-        _pools[pool] = slots
-    return ctypes.byref(slots), lanes.index.data_ptr(), len(lanes)
+    return slots
 
 
 def _drafts(tokens: Tensor) -> _Drafts:
