@@ -96,7 +96,7 @@ def _match(query: str, *, typing: bool) -> str:
     terms = []
     for phrase, star, word in _TERM.findall(well_formed(strip_controls(query))):
         text = phrase or word.rstrip("*")
-        if any(character.isalnum() for character in text):
+        if text:
             terms.append((text, bool(star) or word.endswith("*")))
     if terms and typing and query[-1:].isalnum():
         terms[-1] = (terms[-1][0], True)

@@ -269,7 +269,8 @@ def test_a_file_of_many_is_not_read_as_a_whole() -> None:
         read_so_far = 0
 
         def read(self, size: int | None = -1) -> str:
-            self.read_so_far += size or 0
+            assert size is not None and size > 0, "as a whole"
+            self.read_so_far += size
             return ('[{"a": 1}' if self.read_so_far == size else "") + ', {"a": 1}' * 1000
 
     file = Endless()

@@ -115,6 +115,15 @@ def test_a_hit_says_where_and_marks_what_was_found() -> None:
     assert (path, Session(path).id) == (hit.path, hit.id)
 
 
+def test_the_first_of_several_places_is_shown_and_all_are_counted() -> None:
+    path = saved("fox", "a hen", "a red fox", "which fox", "a fox")
+
+    [hit] = search.find("fox")
+
+    assert ("a red fox", 4) == (hit.snippet, hit.places)
+    assert Session(path).tree.path()[1].id == hit.turn
+
+
 def test_the_session_changed_last_comes_first_and_the_limit_holds() -> None:
     for age, name in enumerate(("c", "a", "b")):
         os.utime(saved(name, "same words"), (1e9 - age, 1e9 - age))
