@@ -20,6 +20,8 @@ def require(asked: str, device: torch.device) -> None:
     """Refuse a dtype that no model can be run in here."""
     if asked not in DTYPES:
         raise SettingsError(f"--dtype {asked} is unknown.", f"Use one of {', '.join(DTYPES)}.")
+    if device.type == "cpu":
+        cpu.library()  # A variable of its own that cannot be is refused now, not within an answer.
     if asked == PACKED and not _packs(device):
         raise _refusal(asked, "here", "It needs the CPU and a build of torch with fbgemm")
     if asked == STORED and device.type != "cpu":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from flarechat.engine import dtypes
 from flarechat.engine.kernels import cpu
 from flarechat.engine.kernels.cpu import library as found
 from flarechat.engine.kernels.cpu import sources
@@ -87,6 +90,16 @@ def test_a_variable_with_another_value_is_refused(
 
     with pytest.raises(SettingsError, match=f"^{re.escape(said)}$"):
         load(tmp_path, tmp_path, {variable: value})
+
+
+def test_such_a_variable_ends_a_start_with_any_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "_loaded", functools.cache(MODULE._loaded.__wrapped__))
+    monkeypatch.setattr(dtypes.cpu, "library", found.__wrapped__)
+    monkeypatch.setenv("FLARECHAT_CPU_ISA", "sse")
+
+    with pytest.raises(SettingsError, match="FLARECHAT_CPU_ISA is 'sse'"):
+        dtypes.require("float32", torch.device("cpu"))
+    dtypes.require("bfloat16", torch.device("cuda"))
 
 
 def test_it_can_be_switched_off(built: Path) -> None:
