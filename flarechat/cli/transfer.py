@@ -93,15 +93,11 @@ def import_(
     if name is not None and len(files) > 1:
         raise UsageError("--as names one conversation.", "Give one file with it.")
     for file in files:
-        taken, here = import_file(file, name)
+        taken, notices = import_file(file, name)
         for one in taken:
             print(strip_controls(one.name))
-            for notice in one.notices:
-                print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
-        if here:
-            some = ", ".join(here[:3]) + (", …" if len(here) > 3 else "")
-            told = f"{file}: {len(here)} of its conversations are here already: {some}."
-            print(f"flarechat: {strip_controls(told)}", file=sys.stderr)
+        for notice in (*(notice for one in taken for notice in one.notices), *notices):
+            print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ def _read(message: Any, chat: Conversation) -> tuple[str, str, str]:
     if tool:
         chat.left_out[f"message of the tool {tool}"] += 1
         return "", "", ""
-    if kind == "thoughts":
+    if kind == "thoughts" and role == "assistant":
         return role, "", _thoughts(content)
     if kind in _SETTINGS or about.get("is_visually_hidden_from_conversation") is True:
         if any(

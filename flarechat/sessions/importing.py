@@ -53,6 +53,7 @@ class _Batch:
     here: dict[str, str]
     parts: list[tuple[Path, str]] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
+    empty: int = 0
     left_out: dict[Path, str] = field(default_factory=dict)
 
     def new_id(self, wanted: str) -> str | None:
@@ -74,7 +75,7 @@ class _Batch:
 
 
 def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], list[str]]:
-    """Take all conversations of a file; what was taken, and the names of those here already.
+    """Take all conversations of a file: what was taken, and what to say of those that were not.
 
     `name` is what the only one is to be called. Raises SessionError where the file is none that is
     read, holds nothing, or has only what is here; nothing was taken then.
@@ -90,7 +91,7 @@ def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], li
                 f"{file} cannot be read: {reason_of(error)}.", "Give the path of a file."
             ) from error
         _require_some(batch)
-        return _placed(batch), batch.known
+        return _placed(batch), _not_taken(batch)
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
@@ -116,6 +117,17 @@ def _require_some(batch: _Batch) -> None:
         )
     if not batch.parts:
         raise SessionError(f"{batch.file} has no conversation.", _READS)
+
+
+def _not_taken(batch: _Batch) -> list[str]:
+    """What to say of conversations that were left out though others were taken."""
+    said = []
+    if batch.known:
+        some = ", ".join(batch.known[:3]) + (", …" if len(batch.known) > 3 else "")
+        said.append(f"{batch.file}: left out {len(batch.known)} that are here already: {some}.")
+    if batch.empty:
+        said.append(f"{batch.file}: left out {batch.empty} in which nothing is said.")
+    return said
 
 
 def _placed(batch: _Batch) -> list[Imported]:
@@ -224,8 +236,11 @@ def _understood(found: Any) -> Conversation:
 
 def _take(batch: _Batch, chat: Conversation) -> None:
     """Write a conversation of another program as a session."""
+    if not chat.turns:
+        batch.empty += 1
+        return
     session = batch.new_id(chat.id if len(chat.id) >= _OWN_FOR_GOOD else "")
-    if session is None or not chat.turns:
+    if session is None:
         return
     header = new_header(
         model=None,

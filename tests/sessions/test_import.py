@@ -80,7 +80,7 @@ def test_a_bare_list_of_messages_is_one_conversation(tmp_path: Path) -> None:
 
 
 def test_chatgpt_keeps_branches_titles_and_times_and_says_what_it_left_out() -> None:
-    imported, here = import_file(FOREIGN / "chatgpt.json")
+    imported, notices = import_file(FOREIGN / "chatgpt.json")
 
     trips, sorting = (Session(store.find(one.name)) for one in imported)
     assert ("two-trips", "Two trips", "gpt-5") == (
@@ -110,16 +110,17 @@ def test_chatgpt_keeps_branches_titles_and_times_and_says_what_it_left_out() -> 
         notice.partition(": ")[2] for notice in imported[0].notices
     ]
     assert "```python\nsorted([2, 1])\n```" == sorting.tree.path()[1].text
-    assert [] == here
+    assert [] == notices
 
 
 def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:
     import_file(FOREIGN / "chatgpt.json")
     store.remove(store.find("sorting"))
 
-    imported, here = import_file(FOREIGN / "chatgpt.json")
+    imported, notices = import_file(FOREIGN / "chatgpt.json")
 
-    assert (["sorting"], ["two-trips"]) == ([one.name for one in imported], here)
+    assert ["sorting"] == [one.name for one in imported]
+    assert [f"{FOREIGN}/chatgpt.json: left out 1 that are here already: two-trips."] == notices
     with pytest.raises(SessionError, match="is here already, as two-trips, sorting"):
         import_file(FOREIGN / "chatgpt.json")
 
@@ -190,6 +191,18 @@ def test_a_file_that_is_none_of_these_gets_a_sentence(
 
     assert str(file) in caught.value.message
     assert [] == os.listdir(paths.sessions_dir())
+
+
+def test_a_conversation_in_which_nothing_is_said_is_counted(tmp_path: Path) -> None:
+    chats = [{"messages": [{"role": "system", "content": "x"}]}, {"messages": []}]
+    good = {"messages": [{"role": "user", "content": "Hi"}]}
+    file = written(tmp_path, [*chats, good])
+
+    taken, notices = import_file(file)
+
+    assert (1, [f"{file}: left out 2 in which nothing is said."]) == (len(taken), notices)
+    with pytest.raises(SessionError, match="has no conversation"):
+        import_file(written(tmp_path, chats))
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

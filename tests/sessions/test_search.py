@@ -155,6 +155,12 @@ def test_the_index_is_a_cache_that_another_process_takes_up(
     old = saved("trip", "red fox")
     os.utime(old, (1e9, 1e9))
     assert ["trip"] == named("fox")
+    kept = index_file().stat()
+    assert ["trip"] == named("fox")
+    assert (kept.st_ino, kept.st_mtime_ns) == (
+        index_file().stat().st_ino,
+        index_file().stat().st_mtime_ns,
+    )
     new_process()
     read: list[Path] = []
     monkeypatch.setattr(index, "Session", lambda path: read.append(path) or Session(path))
