@@ -57,7 +57,7 @@ class FlarechatPeer:
         self._asked += 1
         request = Request(
             id=f"a{self._asked}",
-            messages=tuple(Message(**message) for message in ask.messages),
+            messages=tuple(Message(role=m["role"], content=m["content"]) for m in ask.messages),
             sampling=Sampling(**dataclasses.asdict(ask.law)),
             speculation=self.arm.speculation,
             max_tokens=ask.tokens,

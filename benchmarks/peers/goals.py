@@ -51,7 +51,7 @@ def pass_ms(data: Data, engine: str, context: int, width: int) -> float:
     rows = where(data.rows["passes"], engine=engine, context=context, width=width)
     if not rows:
         raise KeyError(f"no pass of {engine} at {context}, W={width}")
-    return median(row["median_ms"] for row in rows)
+    return float(median(row["median_ms"] for row in rows))
 
 
 def _speed(engine: str, context: str, against: str = LLAMA) -> Figure:
@@ -90,7 +90,7 @@ def _first_token(data: Data) -> float | None:
         if not rows:
             return None
         times[engine] = median(row["first_ms"] for row in rows)
-    return times[OFF] / times[LLAMA]
+    return float(times[OFF] / times[LLAMA])
 
 
 def _of_history(table: str, column: str, unit: float) -> Figure:

@@ -94,7 +94,7 @@ class LlamaPeer:
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The prompt's tokens by the file's own template and vocabulary."""
-        text = self.format(messages=list(messages)).prompt.encode()  # type: ignore[arg-type]
+        text = self.format(messages=list(messages)).prompt.encode()
         room = (ll.llama_token * (len(text) + 8))()
         count = ll.llama_tokenize(self.vocab, text, len(text), room, len(room), False, True)
         return list(room[:count])
@@ -139,7 +139,7 @@ class LlamaPeer:
 
     def _said(self, key: str) -> str:
         room = ctypes.create_string_buffer(1 << 16)
-        size = ll.llama_model_meta_val_str(self.model, key.encode(), room, len(room))  # type: ignore[arg-type]
+        size = ll.llama_model_meta_val_str(self.model, key.encode(), room, len(room))
         if size < 0:
             raise ValueError(f"the model file has no {key}")
         return room.value.decode()

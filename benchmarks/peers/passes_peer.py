@@ -46,16 +46,17 @@ class PassesPeer:
         take turns."""
         ids = torch.tensor([body["ids"]])
         engine = self.desk.engine
+        executor: Any = engine.executor
         engine.pool.start(0)
         engine.pool.consumed.zero_()
         lanes, whole = Lanes(engine.pool, (0,)), self._plan(0, ids.shape[1])
-        engine.executor.prefill(lanes, ids, whole)
+        executor.prefill(lanes, ids, whole)
         spent: dict[int, list[float]] = {width: [] for width in body["widths"]}
         for _ in range(body["repeats"]):
             for width, times in spent.items():
                 inputs, plan = ids[:, :width], self._plan(ids.shape[1], width)
                 began = time.perf_counter()
-                engine.executor.target.verify(lanes, inputs, plan)
+                executor.target.verify(lanes, inputs, plan)
                 times.append(1e3 * (time.perf_counter() - began))
         return {"ms": {str(width): times for width, times in spent.items()}}
 

@@ -155,7 +155,7 @@ def noise(data: Data) -> Shown | None:
 
 
 def _median(rows: Sequence[Row], column: str) -> float:
-    return median(row[column] for row in rows)
+    return float(median(row[column] for row in rows))
 
 
 TABLES: dict[str, Table] = {
