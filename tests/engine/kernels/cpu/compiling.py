@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flarechat.engine.kernels.cpu import sources
+
+POOL = [sources.FOLDER / f"{name}.c" for name in ("parallel", "attendance", "scratch")]
+"""The pool's sources, which need no others."""
+
 
 def compile_c(output: Path, *arguments: str | Path) -> None:
     """Compile as the package does, with more arguments; skip where there is no compiler."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flarechat.engine.kernels.cpu import sources
-from tests.engine.kernels.cpu.compiling import compile_c
+from tests.engine.kernels.cpu.compiling import POOL, compile_c
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -52,7 +52,7 @@ def test_the_kernels_tests_run_clean_under_sanitizers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_pool_runs_clean_under_sanitizers(tmp_path: Path) -> None:
-    parts = [HERE / "pool_stress.c", sources.FOLDER / "parallel.c", sources.FOLDER / "scratch.c"]
+    parts = [HERE / "pool_stress.c", *POOL]
     for watched in (WATCHED, ("-fsanitize=thread",)):
         built = tmp_path / watched[0][-4:]
         compile_c(built, "-O1", "-g", *watched, f"-I{sources.FOLDER}", *parts)

@@ -1,38 +1,24 @@
 /* Threads that wait a little for work and then sleep. Each has a range of chunks that it takes from
  * the front, so that it reads weights on and on, which is faster than going by turns; one that has
  * none left takes from the back of others. One that the system does not run holds up nothing but a
- * chunk that it has taken.
- *
- * On a busy machine even that is too much: the thread comes back after milliseconds, the time of a
- * pass. A call that had to wait for so long takes one thread less for a while, and longer if
- * the same happens when it is taken back. */
+ * chunk that it has taken; see attendance.h for when even that is too much. */
 #ifdef __linux__
 #define _GNU_SOURCE
-#include <sched.h>
 #endif
 
 #include "parallel.h"
 
-#include "flarechat.h"
+#include "attendance.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
-#include <unistd.h>
 
-enum {
-    MOST_THREADS = 64,
-    /* Nanoseconds: of waiting for work before sleeping; of waiting for others' last chunks, besides
-     * the time of three chunks; of each sleep thereafter, in which an idle core may take in the
-     * thread waited for; for which a thread is left out; in which it is on probation again. */
-    SPIN = 100000,
-    PATIENCE = 100000,
-    NAP = 50000,
-    SHORTEST = 10000000,
-    LONGEST = 640000000,
-    PROBATION = 50000000
-};
+/* Nanoseconds: of waiting for work before sleeping; of waiting for others' last chunks, besides the
+ * time of three chunks; of each sleep thereafter, in which an idle core may take in the thread
+ * waited for. */
+enum { SPIN = 100000, PATIENCE = 100000, NAP = 50000 };
 
 /* Chunks first ... last-1 of a thread: first in the high half, last in the low half. */
 typedef struct {
@@ -40,10 +26,10 @@ typedef struct {
 } range;
 
 static struct {
-    range ranges[MOST_THREADS];
+    range ranges[FC_MOST_THREADS];
     _Alignas(64) _Atomic uint64_t number; /* of the present piece of work */
     _Alignas(64) atomic_int done;
-    _Alignas(64) atomic_char asleep[MOST_THREADS];
+    _Alignas(64) atomic_char asleep[FC_MOST_THREADS];
     /* Written while no chunk is left, read by threads that have a chunk. */
     fc_work work;
     void *what;
@@ -51,28 +37,6 @@ static struct {
     pthread_cond_t wake;
     int32_t started;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
-
-static atomic_int wanted = 1, worked = 1;
-
-/* How many of `wanted` take part now, when the next comes back, and how long the last was out. */
-static struct {
-    atomic_int threads;
-    int64_t next, back, out;
-} active = {.threads = 1};
-
-static void rest(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static int64_t nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 /* A chunk of a range, from the front or the back, or -1. Once it is taken, what it is of stays. */
 static int32_t take(range *from, int front) {
@@ -103,19 +67,18 @@ static int32_t work_on(int32_t number, int32_t threads) {
 }
 
 static int called(int32_t number, uint64_t seen) {
-    return atomic_load(&pool.number) != seen &&
-           number < atomic_load_explicit(&active.threads, memory_order_relaxed);
+    return fc_is_tried(number) || (atomic_load(&pool.number) != seen && number < fc_present());
 }
 
 static void wait_for_work(int32_t number, uint64_t seen) {
-    const int64_t end = nanoseconds() + SPIN;
+    const int64_t end = fc_nanoseconds(CLOCK_MONOTONIC) + SPIN;
     do {
         for (int i = 0; i < 64; i++) {
             if (called(number, seen))
                 return;
-            rest();
+            fc_rest();
         }
-    } while (nanoseconds() < end);
+    } while (fc_nanoseconds(CLOCK_MONOTONIC) < end);
     pthread_mutex_lock(&pool.mutex);
     atomic_store(&pool.asleep[number], 1);
     while (!called(number, seen))
@@ -129,8 +92,12 @@ static void *help(void *argument) {
     uint64_t seen = 0;
     for (;;) {
         wait_for_work(number, seen);
+        if (fc_is_tried(number)) {
+            fc_stand_trial(number);
+            continue;
+        }
         seen = atomic_load(&pool.number);
-        work_on(number, atomic_load_explicit(&active.threads, memory_order_relaxed));
+        work_on(number, fc_present());
     }
     return NULL;
 }
@@ -138,7 +105,7 @@ static void *help(void *argument) {
 /* A child has none of its parent's threads. */
 static void forget(void) {
     pool.started = 0;
-    for (int32_t number = 0; number < MOST_THREADS; number++)
+    for (int32_t number = 0; number < FC_MOST_THREADS; number++)
         atomic_store(&pool.asleep[number], 0);
     pthread_mutex_init(&pool.mutex, NULL);
     pthread_cond_init(&pool.wake, NULL);
@@ -163,57 +130,34 @@ static void start(int32_t threads) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void leave_one_out(int64_t now) {
-    active.out = now - active.back < PROBATION ? active.out * 2 : SHORTEST;
-    active.out = active.out < SHORTEST ? SHORTEST : active.out > LONGEST ? LONGEST : active.out;
-    active.next = now + active.out;
-    atomic_store_explicit(&active.threads, active.threads - 1, memory_order_relaxed);
-}
-
-static int32_t threads_now(void) {
-    const int32_t most = atomic_load_explicit(&wanted, memory_order_relaxed);
-    int32_t threads = atomic_load_explicit(&active.threads, memory_order_relaxed);
-    if (threads < most) {
-        const int64_t now = nanoseconds();
-        if (now >= active.next) {
-            active.back = now;
-            active.next = now + PROBATION;
-            threads++;
-        }
-    }
-    threads = threads < most ? threads : most;
-    atomic_store_explicit(&active.threads, threads, memory_order_relaxed);
-    return threads;
-}
-
-/* Until all chunks are done; `began` is when the caller began, `mine` how many it did itself. */
-static void wait_for_others(int32_t chunks, int64_t began, int32_t mine) {
-    int64_t limit = 0;
-    for (int turn = 0; atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; turn++) {
-        rest();
-        if (turn % 64 != 63)
-            continue;
-        const int64_t now = nanoseconds();
-        if (!limit) {
-            limit = now + PATIENCE + 3 * (now - began) / (mine + 1);
-        } else if (now > limit) {
-            leave_one_out(now);
-            const struct timespec nap = {0, NAP};
-            while (atomic_load_explicit(&pool.done, memory_order_acquire) < chunks)
-                nanosleep(&nap, NULL);
-        }
-    }
-}
-
-static void wake(int32_t threads) {
+static void wake(int32_t first, int32_t last) {
     int asleep = 0;
-    for (int32_t number = 1; number < threads; number++)
+    for (int32_t number = first; number <= last; number++)
         asleep |= atomic_load(&pool.asleep[number]);
     if (!asleep)
         return;
     pthread_mutex_lock(&pool.mutex);
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.mutex);
+}
+
+/* Until all chunks are done; `began` is when the caller began, `mine` how many it did itself. */
+static void wait_for_others(int32_t chunks, int64_t began, int32_t mine) {
+    int64_t limit = 0;
+    for (int turn = 0; atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; turn++) {
+        fc_rest();
+        if (turn % 64 != 63)
+            continue;
+        const int64_t now = fc_nanoseconds(CLOCK_MONOTONIC);
+        if (!limit) {
+            limit = now + PATIENCE + 3 * (now - began) / (mine + 1);
+        } else if (now > limit) {
+            fc_leave_one_out();
+            const struct timespec nap = {0, NAP};
+            while (atomic_load_explicit(&pool.done, memory_order_acquire) < chunks)
+                nanosleep(&nap, NULL);
+        }
+    }
 }
 
 static void offer(fc_work work, void *what, int32_t chunks, int32_t threads) {
@@ -229,36 +173,22 @@ static void offer(fc_work work, void *what, int32_t chunks, int32_t threads) {
 }
 
 void fc_parallel(fc_work work, void *what, int32_t chunks) {
-    const int32_t threads = chunks < 2 ? 1 : threads_now();
-    atomic_store_explicit(&worked, threads, memory_order_relaxed);
+    int32_t tried = 0;
+    const int32_t threads = fc_attend(chunks, &tried);
+    if (tried) {
+        start(tried + 1);
+        wake(tried, tried);
+    }
     if (threads == 1) {
         for (int32_t chunk = 0; chunk < chunks; chunk++)
             work(what, chunk);
         return;
     }
     start(threads);
-    const int64_t began = nanoseconds();
+    const int64_t began = fc_nanoseconds(CLOCK_MONOTONIC);
     offer(work, what, chunks, threads);
-    wake(threads);
+    wake(1, threads - 1);
     const int32_t mine = work_on(0, threads);
     atomic_fetch_add_explicit(&pool.done, mine, memory_order_relaxed);
     wait_for_others(chunks, began, mine);
 }
-
-static int32_t allowed(void) {
-#ifdef __linux__
-    cpu_set_t cores;
-    if (!sched_getaffinity(0, sizeof cores, &cores))
-        return CPU_COUNT(&cores);
-#endif
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int32_t)online : 1;
-}
-
-void fc_set_threads(int32_t threads) {
-    const int32_t most = allowed() < MOST_THREADS ? allowed() : MOST_THREADS;
-    atomic_store(&wanted, threads < 1 ? 1 : threads > most ? most : threads);
-    atomic_store(&active.threads, atomic_load(&wanted));
-}
-
-int32_t fc_threads(void) { return atomic_load(&worked); }
