@@ -107,12 +107,14 @@ static void attend_run(void *what, int32_t chunk) {
         a->set->attend(&queries, block, 0, a->queries, 0, sums + block * all);
     if (atomic_fetch_sub_explicit(&a->left[head], 1, memory_order_acq_rel) > 1)
         return;
-    for (int32_t row = 0; row < a->queries; row++) {
-        float *sum = sums + row * floats;
-        for (int32_t block = 1; block < blocks_of(&queries, row); block++)
-            a->set->fold(sum, sum + block * all, queries.head_dim);
-        finish(a, &queries, row, sum);
-    }
+    /* Rows within blocks: folds of one row wait for one another. */
+    for (int32_t block = 1; block < blocks_of(&queries, a->queries - 1); block++)
+        for (int32_t row = 0; row < a->queries; row++)
+            if (block < blocks_of(&queries, row))
+                a->set->fold(sums + row * floats, sums + block * all + row * floats,
+                             queries.head_dim);
+    for (int32_t row = 0; row < a->queries; row++)
+        finish(a, &queries, row, sums + row * floats);
 }
 
 /* Few queries are cut by their keys, many by rows. */
