@@ -110,6 +110,6 @@ def test_nothing_is_lost_under_stress_nor_after_a_fork(tmp_path: Path) -> None:
     parts = [STRESS, *POOL]
     compile_c(built, "-O2", f"-I{sources.FOLDER}", *parts)
 
-    done = subprocess.run([built, "20000"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([built, "100000"], capture_output=True, text=True, timeout=120)
 
     assert (0, "ok\n") == (done.returncode, done.stdout)
