@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
+import os
 import platform
 import re
 import time
@@ -109,6 +111,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     )  # fmt: skip
     spent = 1e3 * (time.perf_counter() - began)
     info = dataclasses.replace(info, memory=memory, executor=how, executor_reason=why)
+    _give_back()
     emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
     return engine
 
@@ -121,6 +124,13 @@ def _give_threads(asked: int | None) -> None:
     if asked:
         library.set_threads(asked)
     torch.set_num_threads(1)
+
+
+def _give_back() -> None:
+    """Return to the system what loading took and freed, where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def language_of(checkpoint: Checkpoint) -> Language:
