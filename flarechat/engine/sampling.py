@@ -106,12 +106,16 @@ def target_law(
     A drafter's logits may cover some tokens only: `vocabulary` int64 [R] names them, rising, and
     V is R.
     """
-    if shape.few and (steps := kernels.of_round(logits)) is not None:
-        return TargetLaw(*steps.law(logits, lanes, drafts, shape, first, vocabulary))
-    logits = logits.float()
-    if shape.penalties:
-        logits = penalised(logits, lanes, drafts, first, vocabulary)
-    law = _filtered(logits, lanes, shape)
+    steps = kernels.of_round(logits)
+    if steps is not None and steps.takes(shape):
+        law = TargetLaw(*steps.law(logits, lanes, drafts, shape, first, vocabulary))
+        if law.ids is not None:
+            return law
+    else:
+        logits = logits.float()
+        if shape.penalties:
+            logits = penalised(logits, lanes, drafts, first, vocabulary)
+        law = _filtered(logits, lanes, shape)
     if vocabulary is None:
         return law
     ids = vocabulary[law.candidates()].expand(law.probs.shape)

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "accept", "advance", "clip", "drafts", "fits", "inputs", "last", "law", "pack", "store",
+    "takes",
 ]  # fmt: skip
+
+
+def takes(shape: LawShape) -> bool:
+    """Whether `law` makes laws of this shape: of few candidates."""
+    return shape.few
 
 
 def law(

@@ -1,4 +1,4 @@
-"""A round's small steps on a CPU, in C: laws of few candidates, drafts, acceptance and commit.
+"""A round's small steps on a CPU, in C: laws, drafts, acceptance and commit.
 
 Owns how csrc/rounds.h is called. Each step is what the torch code of its name computes, draw for
 draw; of equal logits the lower id comes first. They are plain calls, not operators of torch: only
@@ -84,6 +84,7 @@ class _Table(ctypes.Structure):
 _LANES = (_P, _P, _I)
 _PROTOTYPES = {
     "law": (*_LANES, _P, _P, _I, _P, _P),
+    "whole_law": (*_LANES, _P, _P, _P),
     "draw": (*_LANES, _P, _P, _P),
     "accept": (*_LANES, _P, _P, _P, _I, _P, _P),
     "inputs": (*_LANES, _P, _P),
@@ -146,13 +147,30 @@ def _rows(logits: Tensor, vocabulary: Tensor | None, first: int, penalties: bool
     return _Rows(logits.data_ptr(), mapped, columns, width, first, penalties)
 
 
+def takes(shape: LawShape) -> bool:
+    """Whether `law` makes laws of this shape: of few candidates, or of the whole vocabulary."""
+    return shape.few or not shape.candidates
+
+
 def law(
     logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape, first: int = 0,
     vocabulary: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """probs float32 and ids int64 [B, W, C], for a shape of few candidates; the rest as
-    `sampling.target_law` takes it."""
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """probs float32 and ids int64 [B, W, C]; over the whole vocabulary probs [B, W, V] and None.
+    Arguments as of `sampling.target_law`."""
     logits = logits.float().contiguous()
+    if shape.few:
+        return _few(logits, lanes, drafts, shape, first, vocabulary)
+    probs = torch.empty_like(logits)
+    rows, before = _rows(logits, vocabulary, first, shape.penalties), _drafts(drafts)
+    _C["whole_law"](*_lanes(lanes), ctypes.byref(rows), ctypes.byref(before), probs.data_ptr())
+    return probs, None
+
+
+def _few(
+    logits: Tensor, lanes: Lanes, drafts: Tensor, shape: LawShape, first: int,
+    vocabulary: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     found = min(shape.candidates, logits.shape[-1])
     probs = torch.empty(*logits.shape[:2], found)
     ids = torch.empty(probs.shape, dtype=torch.int64)

@@ -78,6 +78,38 @@ def test_each_row_has_the_law_of_the_torch_code(
         torch.testing.assert_close(own[0].sum(-1), torch.ones(3, 4))
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("spread", [0.02, 3.0])
+@pytest.mark.parametrize("columns", [1, 7, 300, 9000])
+def test_a_law_of_the_whole_vocabulary_is_that_of_the_torch_code(
+    columns: int, spread: float, mapped: bool
+) -> None:
+    """Filters of every kind, with many candidates to sort where values are near each other."""
+    lanes, draw = lanes_of(20, 2 * columns, seed=columns), generator(columns)
+    top_k = torch.tensor([0, 0, 100, 5000])[torch.randint(0, 4, (22,), generator=draw)]
+    lanes.pool.filters["top_k"].copy_(top_k)
+    vocabulary = torch.arange(0, 2 * columns, 2) if mapped else None
+    logits = spread * torch.randn(20, 2, columns if mapped else 2 * columns, generator=draw)
+    drafts = torch.randint(0, 2 * columns, (20, 3), generator=draw)
+    for penalties in (False, True):
+        shape = LawShape(0, ordered=True, penalties=penalties)
+        probs, ids = rounds.law(logits, lanes, drafts, shape, 1, vocabulary)
+        theirs = target_law(logits, lanes, drafts, shape, first=1, vocabulary=vocabulary)
+
+        assert ids is None
+        torch.testing.assert_close(probs, theirs.probs, atol=2e-7, rtol=3e-5)
+        assert torch.equal(theirs.probs > 0, probs > 0)
+
+
+def test_of_equals_at_the_edge_of_a_nucleus_the_lower_ids_stay() -> None:
+    lanes = lanes_of(1, 8, seed=1)
+    for name, value in {"temperature": 1.0, "top_k": 0, "top_p": 0.5, "min_p": 0.0}.items():
+        lanes.pool.filters[name].fill_(value)
+    probs, _ = rounds.law(torch.zeros(1, 1, 8), lanes, no_drafts(lanes), LawShape(0, ordered=True))
+
+    assert [0.25] * 4 + [0.0] * 4 == probs[0, 0].tolist()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_candidates_are_those_that_a_sort_finds(data: st.DataObject) -> None:
@@ -107,11 +139,11 @@ def test_rising_and_equal_values_are_found_too() -> None:
 def test_logits_that_are_no_numbers_still_make_a_law(value: float) -> None:
     lanes = lanes_of(4, 300, seed=5)
     logits = torch.full((4, 2, 300), value)
-    for candidates in (1, 40):
+    for candidates in (0, 1, 40):
         probs, ids = rounds.law(logits, lanes, no_drafts(lanes), LawShape(candidates))
 
         torch.testing.assert_close(probs.sum(-1), torch.ones(4, 2))
-        assert bool(((ids >= 0) & (ids < 300)).all())
+        assert ids is None or bool(((ids >= 0) & (ids < 300)).all())
 
 
 def test_a_drafters_columns_are_mapped_to_their_tokens() -> None:
@@ -257,7 +289,9 @@ def test_hidden_rows_are_kept_and_found_as_the_torch_code_does(
     assert torch.equal(theirs.last(lanes), rounds.last(own.rows, Window(lanes, 1, -1)))
 
 
-def test_the_dispatch_takes_laws_of_few_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dispatch_leaves_laws_of_many_candidates_to_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Called outside of the fixture's reach."""
     monkeypatch.setattr(kernels, "_in_torch", False)
     lanes, calls = lanes_of(2, 100, seed=8), list[int]()
@@ -272,5 +306,5 @@ def test_the_dispatch_takes_laws_of_few_candidates_only(monkeypatch: pytest.Monk
     for shape in (LawShape(20), LawShape(64), LawShape(65), LawShape(0, ordered=True)):
         target_law(logits, lanes, no_drafts(lanes), shape)
 
-    assert [20, 64] == calls
+    assert [20, 64, 0] == calls
     assert not kernels.native(logits.to("meta"))

@@ -48,6 +48,10 @@ typedef struct {
 void fc_law(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_rows *rows,
             const fc_drafts *drafts, int32_t candidates, float *probs, int64_t *ids);
 
+/* probs [lanes, width, columns]: the law of each row over all columns, in their order. */
+void fc_whole_law(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_rows *rows,
+                  const fc_drafts *drafts, float *probs);
+
 /* Drafts as they are drawn, `depth` of each lane in all. The first staged_offered[lane] of a lane are
  * the staged ones, whose laws are points; staged.tokens is NULL where there are none. limits, by
  * slot, is how many a lane may draw. */
