@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -26,6 +27,7 @@ from flarechat.protocol import (
     Sampling,
     Shutdown,
     Speculation,
+    Started,
     Submit,
     TokenLogprob,
     decode,
@@ -103,6 +105,27 @@ def test_fields_of_a_newer_peer_are_ignored() -> None:
     line = json.dumps({"event": "delta", "request": "r", "text": "x", "mood": "good"})
 
     assert Delta(request="r", text="x") == decode(line)
+
+
+def test_messages_of_an_older_peer_are_understood() -> None:
+    """Without what answers save of their tokens."""
+    [started] = [event for event in played() if isinstance(event, Started)]
+    before = to_dict(started)
+    for name in ("continued", "said", "thought"):
+        del before[name]
+    asked = to_dict(Submit(request=REQUEST))
+    for message in asked["request"]["messages"]:
+        del message["tokens"], message["model"]
+
+    assert started == decode(json.dumps(before))
+    assert Submit(request=REQUEST) == decode(json.dumps(asked))
+
+
+def test_the_tokens_of_a_message_survive_the_wire() -> None:
+    said = Message(role="assistant", content="é", tokens=(5, 2**31, 0), model="f" * 64)
+    sent = Submit(request=dataclasses.replace(REQUEST, messages=(*REQUEST.messages, said)))
+
+    assert sent == decode(encode(sent))
 
 
 def test_an_unknown_message_is_refused_by_name() -> None:
