@@ -1,6 +1,7 @@
 """Models on disk as checkpoints: one `load_checkpoint` for GGUF files and model folders.
 
 convert      GGUF to a converted file, once, and its loading
+tiles        weights as the CPU's kernels read them
 llama        what a llama GGUF names and orders differently
 folder       config.json, tokenizer.json and safetensors files
 checkpoint   what all of them come to
