@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from flarechat.sessions import store
 from flarechat.sessions.session import Session
 from flarechat.sessions.turns import TurnTree
 from tests.fakes import MODEL, Play, ScriptedEngine, words
-from tests.test_chat import OTHER, bound, kinds, lines, play, resumed
+from tests.test_chat import OTHER, bound, full_disk, kinds, lines, play, resumed
 
 DRAFTED = (
     Play(("one",)),
@@ -283,6 +284,34 @@ def test_undo_and_branch_at_go_where_they_say_and_nothing_is_deleted() -> None:
     assert 6 == len(Session(store.find("undo")).tree.turns)
     with pytest.raises(UsageError, match="nothing to undo"):
         bound(engine).undo()
+
+
+def test_verbs_on_a_full_disk_are_written_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = [False]
+    monkeypatch.setattr(os, "write", full_disk(full))
+    monkeypatch.setattr("flarechat.chat.CHECKPOINT_S", 0.0)
+    engine = ScriptedEngine([words("A1"), DRAFTED, words(" more"), words("A3")], reason="length")
+    conversation = bound(engine, name="full")
+    play(conversation, engine, "Q1")
+    full[0] = True
+    conversation.edit(conversation.turns[0], "Q2")
+    finish(conversation, engine)
+    conversation.continue_answer()
+    finish(conversation, engine)
+    conversation.undo()
+    play(conversation, engine, "Q3")
+    assert conversation.unsaved
+    assert 1 == len(conversation.notices)
+    full[0] = False
+    conversation.branch(conversation.turns[0], -1)
+    conversation.close()
+
+    assert not conversation.unsaved
+    tree = Session(store.find("full")).tree
+    assert ["Q2", "one two three four five six more"] == [turn.text for turn in tree.path()]
+    assert state(tree) == state(conversation._tree)
 
 
 def test_no_verb_while_an_answer_is_under_way() -> None:

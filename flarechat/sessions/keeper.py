@@ -90,6 +90,7 @@ class Keeper:
         """Do what is waiting and `write`; the log keeps in order what a writer cannot write."""
         self._backlog.append(write)
         refusal: StorageError | None = None
+        waits = False
         try:
             writer = self._writer = self._writer or self._created()
         except StorageError as error:
@@ -100,8 +101,9 @@ class Keeper:
                     waiting(writer)
                 except StorageError as error:
                     refusal = error
-            self._backlog = []
-        self._note(refusal)
+            self._backlog, waits = [], writer.waits
+        if refusal or not waits:
+            self._note(refusal)
 
     def _created(self) -> SessionWriter:
         writer = store.create(self._wanted_name, self._first_message, self._header)

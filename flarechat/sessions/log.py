@@ -136,6 +136,11 @@ class LogWriter:
         """Put one line before the next that is appended."""
         self._waiting.append(_encoded(record))
 
+    @property
+    def waits(self) -> bool:
+        """Whether a line has not been written."""
+        return bool(self._waiting)
+
     def append(
         self, record: Mapping[str, Any], *, durable: bool = False, droppable: bool = False
     ) -> None:

@@ -167,6 +167,11 @@ class SessionWriter:
             lock.release()
             raise
 
+    @property
+    def waits(self) -> bool:
+        """Whether something that was said by a verb is not in the file."""
+        return self._log.waits
+
     def user(self, turn: Turn) -> None:
         """Flush the user's turn."""
         self._log.append(user_record(turn))
