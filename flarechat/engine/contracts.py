@@ -29,6 +29,14 @@ class State(Protocol):
         Rows stand on their own, so every prefix can be kept; a recurrence can only be kept whole.
         """
 
+    def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
+        """Host: views of the rows that tokens `start` … `end` - 1 of a slot left, by name; those of
+        fewer tokens are a beginning of them."""
+
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """Host: views of what a slot holds beside rows, which stands for all its consumed tokens
+        together and for no fewer."""
+
     def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
         """Host: a copy of what a slot holds of its `rows` consumed tokens, by name."""
 

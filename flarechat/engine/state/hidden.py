@@ -7,7 +7,6 @@ for targets whose rows are too wide to keep and whose own state allows no shorte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from flarechat.engine import kernels
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import zeroed
+from flarechat.engine.state.views import SlotViews
 from flarechat.engine.window import Window
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 
-class HiddenState:
+class HiddenState(SlotViews):
     """One hidden row a token for S slots of `context` tokens each, with KVState's scratch rows."""
 
     keeps_all = True
@@ -66,17 +66,9 @@ class HiddenState:
         """Every prefix of the rows stands on its own."""
         return rows
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """A copy of the slot's first `rows` rows."""
-        return {"hidden": self.rows[slot, :rows].clone()}
-
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Write the rows of a snapshot back."""
-        self.rows[slot, :rows] = saved["hidden"]
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the first `rows` rows of one slot to another."""
-        self.rows[target, :rows] = self.rows[source, :rows]
+    def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
+        """A view [rows, D]."""
+        return {"hidden": self.rows[slot, start:end]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows."""
@@ -88,7 +80,7 @@ class HiddenState:
         return self.rows.nbytes
 
 
-class TailState:
+class TailState(SlotViews):
     """The hidden row of the last consumed token for S slots.
 
     It moves with every pass that its slot plays: nothing shorter than what is held can be kept.
@@ -121,17 +113,9 @@ class TailState:
         """All of what is held, or nothing."""
         return rows if rows == held else 0
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """A copy of the slot's row."""
-        return {"tail": self.rows[slot].clone()}
-
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Write the row of a snapshot back."""
-        self.rows[slot] = saved["tail"]
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the row of one slot to another."""
-        self.rows[target] = self.rows[source]
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """The row."""
+        return {"tail": self.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows."""

@@ -8,7 +8,7 @@ next tokens' will, and the ring is long enough to keep those of an open block be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import zeroed
+from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
@@ -25,14 +26,16 @@ MOST_RATIO = RING - SCRATCH_ROWS  # tokens of a block that the ring holds beside
 _SPARE = 1
 
 
-class IndexerState:
-    """Keys of `layers` indexers for S slots of `context` tokens, in blocks of `ratio` tokens."""
+class IndexerState(SlotViews):
+    """Keys of `layers` indexers for S slots of `context` tokens, in blocks of `ratio` tokens,
+    `behind` as KVState is."""
 
     def __init__(
         self, layers: int, slots: int, context: int, dim: int, ratio: int, dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device, behind: int = 0,
     ) -> None:  # fmt: skip
         assert ratio + SCRATCH_ROWS <= RING
+        self.behind = behind
         self.ratio, self.scratch = ratio, (context + SCRATCH_ROWS) // ratio
         shape = (slots, layers, self.scratch + _SPARE, dim)
         self.blocks = zeroed(shape, dtype, device)
@@ -85,27 +88,14 @@ class IndexerState:
         """What is held, or whole blocks of it: an older open block's raw keys may be gone."""
         return rows if rows == held else rows - rows % self.ratio
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """Copies of the keys of the first `rows` tokens of `slot`, which it holds: those of whole
-        blocks, and the raw ones of the open block."""
-        at = self._open(rows)
-        return {
-            "blocks": self.blocks[slot, :, : rows // self.ratio].clone(),
-            "open": self.ring[slot].index_select(1, at),
-        }
+    def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
+        """The keys of the blocks that these tokens complete."""
+        first, last = max(start - self.behind, 0), max(end - self.behind, 0)
+        return {"blocks": self.blocks[slot, :, first // self.ratio : last // self.ratio]}
 
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Put a snapshot of `rows` tokens into `slot`."""
-        self.blocks[slot, :, : rows // self.ratio].copy_(saved["blocks"])
-        self.ring[slot].index_copy_(1, self._open(rows), saved["open"])
-
-    def _open(self, rows: int) -> Tensor:
-        first = rows - rows % self.ratio
-        return torch.arange(first, rows, device=self.ring.device) % RING
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the keys of the first `rows` tokens of one slot to another."""
-        self.restore(target, rows, self.snapshot(source, rows))
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """The raw keys, those of the open block among them."""
+        return {"ring": self.ring[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The blocks' keys and the ring."""

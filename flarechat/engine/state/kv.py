@@ -7,7 +7,9 @@ rows past it are unreachable, so keeping fewer rows than were verified needs no 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import mmap
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.slot import SCRATCH_ROWS
+from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
@@ -22,24 +25,29 @@ if TYPE_CHECKING:
 
 def zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros. On the CPU the operating system clears pages when they are first touched, so a long
-    context costs nothing until it is used."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
+    context costs nothing until it is used. They are asked of it directly: an allocator clears
+    itself what was in use before."""
     size = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+    if device.type != "cpu" or not size:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    pages = np.frombuffer(mmap.mmap(-1, size, **private), dtype=np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(shape)
 
 
-class KVState:
+class KVState(SlotViews):
     """KV rows of `layers` attention layers for S slots of `context` tokens each.
 
     Past the context lie SCRATCH_ROWS for rows verified beyond it and SCRATCH_ROWS that finished
-    lanes write instead of their own rows.
+    lanes write instead of their own rows. Rows that pair a token with the one before it lie one
+    `behind`: token n leaves row n - 1.
     """
 
     def __init__(
         self, layers: int, slots: int, context: int, heads: int, head_dim: int,
-        dtype: torch.dtype, device: torch.device,
+        dtype: torch.dtype, device: torch.device, behind: int = 0,
     ) -> None:  # fmt: skip
+        self.behind = behind
         self.capacity = context + 2 * SCRATCH_ROWS
         shape = (slots, heads, self.capacity, head_dim)
         self.keys = [zeroed(shape, dtype, device) for _ in range(layers)]
@@ -77,19 +85,10 @@ class KVState:
         """Every prefix of the rows stands on its own."""
         return rows
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """A copy of the slot's first `rows` keys and values, [H, rows, D] by layer."""
-        return {name: t[slot, :, :rows].clone() for name, t in self.tensors().items()}
-
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Write the keys and values of a snapshot back."""
-        for name, t in self.tensors().items():
-            t[slot, :, :rows] = saved[name]
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the first `rows` keys and values of one slot to another."""
-        for t in self.tensors().values():
-            t[target, :, :rows] = t[source, :, :rows]
+    def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
+        """Views [H, rows, D] by layer."""
+        first, last = max(start - self.behind, 0), max(end - self.behind, 0)
+        return {name: t[slot, :, first:last] for name, t in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All keys and values by layer."""

@@ -3,19 +3,19 @@ convolution."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from flarechat.engine.state.recent import RecentRows
+from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 
-class NgramState:
+class NgramState(SlotViews):
     """The last `tokens` token ids and the last `columns` convolution inputs [F] of S slots."""
 
     def __init__(
@@ -40,19 +40,9 @@ class NgramState:
         """All of what is held, or nothing: earlier rows are gone."""
         return rows if rows == held else 0
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """Copies of what `slot` looks back on after its first `rows` tokens, which it holds."""
-        return {"ids": self.ids.rows[slot].clone(), "columns": self.columns.rows[slot].clone()}
-
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Put a snapshot of `rows` tokens into `slot`."""
-        self.ids.rows[slot].copy_(saved["ids"])
-        self.columns.rows[slot].copy_(saved["columns"])
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy what one slot looks back on to another."""
-        for t in (self.ids.rows, self.columns.rows):
-            t[target] = t[source]
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """What the slot looks back on."""
+        return {"ids": self.ids.rows[slot], "columns": self.columns.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows looked back on, and those of the last pass."""

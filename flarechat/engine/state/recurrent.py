@@ -11,7 +11,6 @@ rows the live one, of which each agrees with the others:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from flarechat.engine.state.kv import zeroed
 from flarechat.engine.state.recent import ROUND_ROWS, RecentRows, begun, put
+from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
@@ -78,7 +78,7 @@ def replay(state: Tensor, records: Records, count: Tensor) -> Tensor:
     return state
 
 
-class RecurrentState:
+class RecurrentState(SlotViews):
     """Recurrences of `layers` layers for S slots."""
 
     def __init__(
@@ -146,19 +146,9 @@ class RecurrentState:
         """All of what is held, or nothing: earlier states are gone."""
         return rows if rows == held else 0
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """Copies of the state of `slot` after its first `rows` tokens, which it holds."""
-        return {"state": self.state[slot].clone(), "conv": self.conv.rows[slot].clone()}
-
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Put a snapshot of `rows` tokens into `slot`."""
-        self.state[slot].copy_(saved["state"])
-        self.conv.rows[slot].copy_(saved["conv"])
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the state of one slot to another."""
-        for t in (self.state, self.conv.rows):
-            t[target] = t[source]
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """The state, and the convolutions' inputs."""
+        return {"state": self.state[slot], "conv": self.conv.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The states, the convolutions' inputs, and what the last pass left."""

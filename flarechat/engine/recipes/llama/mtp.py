@@ -168,7 +168,7 @@ class MtpHead:
         a, kept = self.args.blocks, self._kept
         kv = KVState(
             a.num_hidden_layers, slots, context, a.num_key_value_heads, a.head_dim, kept.dtype,
-            kept.device,
+            kept.device, behind=1,
         )  # fmt: skip
         dtype = self.norm.weight.dtype
         return kv, HiddenState(slots, context, a.hidden_size, dtype, kept.device)

@@ -10,7 +10,6 @@ output head and angles are the target's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,13 +23,14 @@ from flarechat.engine.layers.sparse_attention import Rows, SparseAttention, Spar
 from flarechat.engine.recipes.qwen38.model import Layer, Model
 from flarechat.engine.recipes.qwen38.weights import sparse_cache
 from flarechat.engine.state.hidden import TailState
+from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
     from flarechat.engine.window import Window
 
 
-class HeadRows:
+class HeadRows(SlotViews):
     """The head's keys and values and its indexer's keys, one row fewer than tokens consumed."""
 
     def __init__(self, layers: SparseCache) -> None:
@@ -43,20 +43,14 @@ class HeadRows:
         """All of what is held, or nothing: raw keys of an open block that is older are gone."""
         return rows if rows == held else 0
 
-    def snapshot(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """Copies of the `rows` - 1 rows that go with so many tokens."""
-        kv = self.layers.kv.snapshot(slot, max(rows - 1, 0))
-        return kv | self.layers.indexer.snapshot(slot, max(rows - 1, 0))
+    def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
+        """Keys, values and block keys."""
+        kv, indexer = self.layers.kv, self.layers.indexer
+        return kv.by_token(slot, start, end) | indexer.by_token(slot, start, end)
 
-    def restore(self, slot: int, rows: int, saved: Mapping[str, Tensor]) -> None:
-        """Write a snapshot back."""
-        self.layers.kv.restore(slot, max(rows - 1, 0), saved)
-        self.layers.indexer.restore(slot, max(rows - 1, 0), saved)
-
-    def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy the rows of one slot that go with its first `rows` tokens to another."""
-        self.layers.kv.copy(source, target, max(rows - 1, 0))
-        self.layers.indexer.copy(source, target, max(rows - 1, 0))
+    def beside(self, slot: int) -> dict[str, Tensor]:
+        """The raw keys."""
+        return self.layers.indexer.beside(slot)
 
     def tensors(self) -> dict[str, Tensor]:
         """Keys, values, block keys and the ring of raw keys."""
@@ -109,7 +103,7 @@ class MtpHead:
     def cache(self, slots: int, context: int) -> tuple[HeadRows, TailState]:
         """Rows of its layer, and the residual of the last token, for S slots."""
         dtype, device = self.embedding.dtype, self.embedding.device
-        rows = HeadRows(sparse_cache(self.args, 1, slots, context, dtype, device))
+        rows = HeadRows(sparse_cache(self.args, 1, slots, context, dtype, device, behind=1))
         return rows, TailState(slots, self.features, dtype, device)
 
     def condense(self, hidden: Tensor) -> Tensor:

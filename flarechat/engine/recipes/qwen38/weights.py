@@ -78,13 +78,13 @@ def rope(args: ModelArgs, context: int, device: torch.device) -> Rope:
 
 def sparse_cache(
     args: ModelArgs, layers: int, slots: int, context: int, dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device, behind: int = 0,
 ) -> SparseCache:  # fmt: skip
     """Keys, values and block keys of `layers` layers of sparse attention."""
     heads, dim, ratio = args.num_key_value_heads, args.indexer_head_dim, args.indexer_compress_ratio
     return SparseCache(
-        KVState(layers, slots, context, heads, args.head_dim, dtype, device),
-        IndexerState(layers, slots, context, dim, ratio, dtype, device),
+        KVState(layers, slots, context, heads, args.head_dim, dtype, device, behind),
+        IndexerState(layers, slots, context, dim, ratio, dtype, device, behind),
     )
 
 

@@ -1,0 +1,113 @@
+"""Snapshots: immutable nodes, each of what some tokens left behind the tokens of its parent.
+
+Owns a node's form and its digest. A node hangs on a place inside its parent's own tokens, so that a
+branch splits nothing, and all branches share what lies before it. It knows no slot and no file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+# Changes whenever tensors of the same names mean something else.
+LAYOUT = 1
+
+# How names of a node's tensors begin: rows by token, what lies beside them after the last token,
+# and what a pass over the last token, which was pending, gave.
+ROWS, BESIDE, PASSED = "rows.", "beside.", "passed."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose state it is: nodes of one identity can follow one another, and no others.
+
+    `recipe` is the model family, `fingerprint` the weights' (and the draft head's, if one is
+    loaded), `dtype` how it is computed.
+    """
+
+    recipe: str
+    fingerprint: str
+    dtype: str
+    layout: int = LAYOUT
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal digits."""
+        text = "\0".join((self.recipe, self.fingerprint, self.dtype, str(self.layout)))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of(parent: str, offset: int, tokens: Sequence[int]) -> str:
+    """SHA-256 of a node: its parent's digest, then the offset and the tokens as little-endian
+    integers of 8 bytes."""
+    numbers = np.array([offset, *tokens], dtype="<i8").tobytes()
+    return hashlib.sha256(bytes.fromhex(parent) + numbers).hexdigest()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Node:
+    """What `tokens` left behind the first `offset` of the own tokens of `parent`.
+
+    `tensors` has names ROWS…, of which the rows of any fewer tokens are a beginning; BESIDE…, if
+    the state after the last token is `whole`; and PASSED "hidden" [F] and "logits" [V], if a pass
+    over the last token was `recalled`. It is None while it lies on disk alone. `drafted` says
+    whether the draft head's rows can be relied on. `nbytes` is what the tensors take, loaded or
+    not; `used` is when it was last used, by the tree's count; `start` tokens stand before it. What a
+    `private` node holds may not be written to disk. The root has no parent and no tokens.
+    """
+
+    digest: str
+    parent: Node | None
+    offset: int
+    tokens: tuple[int, ...]
+    nbytes: int = 0
+    whole: bool = False
+    recalled: bool = False
+    drafted: bool = False
+    private: bool = False
+    tensors: Mapping[str, Tensor] | None = None
+    used: int = 0
+    start: int = field(init=False)
+    children: dict[int, dict[int, list[Node]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.start = 0 if self.parent is None else self.parent.start + self.offset
+
+    @classmethod
+    def root(cls, identity: Identity) -> Node:
+        """The node that every first one hangs on; the state before any token is whole."""
+        return cls(
+            digest=identity.digest, parent=None, offset=0, tokens=(), whole=True, drafted=True,
+            tensors={},
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, parent: Node, offset: int, tokens: Sequence[int], tensors: Mapping[str, Tensor], *,
+        drafted: bool, private: bool = False,
+    ) -> Node:  # fmt: skip
+        """A node with these tensors, which nothing may change any more."""
+        return cls(
+            digest=digest_of(parent.digest, offset, tokens), parent=parent, offset=offset,
+            tokens=tuple(tokens), nbytes=sum(t.nbytes for t in tensors.values()),
+            whole=any(name.startswith(BESIDE) for name in tensors),
+            recalled=any(name.startswith(PASSED) for name in tensors),
+            drafted=drafted, private=private, tensors=tensors,
+        )  # fmt: skip
+
+    @property
+    def end(self) -> int:
+        """How many tokens stand before and in it."""
+        return self.start + len(self.tokens)
+
+    def path(self) -> list[Node]:
+        """The nodes from the root's child down to this one."""
+        nodes, node = list[Node](), self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
