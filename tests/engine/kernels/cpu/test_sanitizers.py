@@ -18,15 +18,19 @@ WATCHED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def runtime() -> str:
-    """The sanitizer's library, which must be there before Python's first allocation."""
-    asked = ["gcc", "-print-file-name=libasan.so"]
-    try:
-        path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        path = ""
-    if not Path(path).is_absolute():
-        pytest.skip("gcc's address sanitizer is not installed")
-    return path
+    """The sanitizer's library, which must be there before Python's first allocation, and that of
+    C++, whose exceptions it must know before torch throws one."""
+    paths = []
+    for name in ("libasan.so", "libstdc++.so"):
+        asked = ["gcc", f"-print-file-name={name}"]
+        try:
+            found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            found = ""
+        if not Path(found).is_absolute():
+            pytest.skip(f"gcc's {name} is not installed")
+        paths.append(found)
+    return " ".join(paths)
 
 
 @pytest.mark.slow
@@ -40,7 +44,7 @@ def test_the_kernels_tests_run_clean_under_sanitizers(tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    tests = [HERE / name for name in ("test_linear.py",)]
+    tests = [HERE / f"test_{name}.py" for name in ("linear", "blocks", "attention")]
 
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.kernels.cpu.sanitized", tmp_path, *tests],
