@@ -47,7 +47,7 @@ FULL = Sizes(
     questions={"chat": 3, "1K": 2, "4K": 1}, repeats={"greedy": 3, "sampled": 1}, tokens=128,
     slow_tokens=48, prompt_repeats=5, pass_contexts=(256, 1024), pass_blocks=4, pass_repeats=12,
     busy_repeats=4, start_repeats=3,
-    seconds={"speed": 660, "prompt": 120, "passes": 90, "busy": 120, "start": 90, "memory": 90},
+    seconds={"speed": 660, "prompt": 120, "passes": 90, "busy": 240, "start": 90, "memory": 90},
 )  # fmt: skip
 QUICK = Sizes(
     questions={"chat": 1, "1K": 1}, repeats={"greedy": 1}, tokens=48, slow_tokens=16,

