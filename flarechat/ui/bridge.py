@@ -1,6 +1,6 @@
 """What one chat of the window does, without the screen: conversation, queue, state.
 
-Owns the conversation under way, the messages that wait and the state word. Knows no widget; the
+Owns the conversation under way and what the engine's events make of it. Knows no widget; the
 screen calls `pump`, or `take` for every chat behind one `Board.drain`, and reads what changed.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from flarechat.chat import Conversation, Turn
+from flarechat.chat import Conversation
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError
 from flarechat.protocol import (
@@ -26,12 +26,10 @@ from flarechat.protocol import (
 )
 from flarechat.ui.beat import Beat, joined
 from flarechat.ui.board import Board, Clock
-from flarechat.ui.standing import Standing
-
-ENDINGS = {"cancelled": "STOPPED", "error": "ERROR"}
+from flarechat.ui.wishes import ENDINGS, Wishes
 
 
-class Bridge(Standing):
+class Bridge(Wishes):
     """Moves engine events into one conversation and the user's wishes down to the engine."""
 
     def __init__(
@@ -44,16 +42,7 @@ class Bridge(Standing):
         super().__init__(engine, settings, clock, board)
         self.board.chats.append(self)
 
-    # The user's wishes
-
-    def start(self) -> Beat:
-        """Start the engine, or start it again.
-
-        A turn that the engine before was asked for ends here; its text and the queue are returned.
-        """
-        self.board.start()
-        beat, self._held = self._held, Beat()
-        return beat
+    # Engines and conversations
 
     def interrupt(self) -> None:
         """The engine starts anew: what the one before was asked ends here."""
@@ -68,62 +57,6 @@ class Bridge(Standing):
             self._held.returned = joined(self._held.returned, self._asked, self.take_queue())
         self.loading = Loading(stage="starting")
         self._enter("LOADING")
-
-    def send(self, text: str) -> list[Turn]:
-        """Send a message, or queue it while busy. Returns the new turns, none when queued."""
-        self._wake()
-        if self.busy and not self.conversation.fan:
-            self.queue.append(text)
-            return []
-        return self._ask(text, 1)
-
-    def fan(self, text: str, ways: int) -> list[Turn]:
-        """Ask for several answers at once, to the last message again without a text. Returns the
-        turns that are new in the transcript; the answers wait in the conversation's fan.
-        """
-        self._wake()
-        return self._ask(text, ways)
-
-    def _wake(self) -> None:
-        if self.state == "ERROR" and self.error:
-            self.start()
-
-    def _ask(self, text: str, ways: int) -> list[Turn]:
-        conversation, known = self.conversation, {turn.id for turn in self.conversation.turns}
-        conversation.settings = self.settings
-        shown = conversation.shown
-        if ways == 1:
-            answers = [conversation.send(text)]
-        else:
-            answers = conversation.fan_out(text, ways, lanes=self.board.lanes)
-        self._figures.begin(answers, shown)
-        self._asked = text
-        if self.state != "LOADING":
-            self._enter("PREFILL")
-        return [turn for turn in conversation.turns if turn.id not in known]
-
-    def stop(self) -> Beat:
-        """Stop every answer under way; what was queued is returned.
-
-        A turn that the engine never heard of ends here and now: no event will tell.
-        """
-        beat, lives = Beat(), self.conversation.lives
-        self.conversation.stop()
-        beat.touch(*(turn for turn in lives if turn.status != "streaming"))
-        beat.returned = self.take_queue()
-        return beat
-
-    def pick(self, number: int) -> Turn:
-        """Go on with one answer of the fan, from 0."""
-        picked = self.conversation.pick(number)
-        if not self.busy and self.state != "LOADING":
-            self._enter(ENDINGS.get(picked.reason, "IDLE"))
-        return picked
-
-    def take_queue(self) -> str:
-        """Empty the queue into one text."""
-        text, self.queue = joined(*self.queue), []
-        return text
 
     def new(self) -> str:
         """Start another conversation; the present one is saved and closed.
@@ -154,7 +87,7 @@ class Bridge(Standing):
         self.conversation.close()
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
-        self.conversation = conversation
+        self.conversation, self._undone = conversation, []
         self._figures.forget(self.last.usage.context if self.last else 0)
         if self.model:
             conversation.bind(self.model)

@@ -83,18 +83,46 @@ class Desk:
         self._screen.bridge.pick(int(argument) - 1)
         self._screen.picked()
 
-    async def branch(self, turn: Turn, step: int) -> None:
-        """Go over to another answer to the same message."""
-        screen = self._screen
-        try:
-            if not screen.bridge.conversation.branch(turn, step):
-                screen.remark("There is no other answer on that side.")
-                return
-        except FlarechatError as error:
-            screen.tell(error)
-            return
-        await screen.show_conversation()
-        screen.transcript.select_sibling(turn)
+    async def _edit(self, argument: str) -> None:
+        await self._screen.verbs.edit(self._turn(argument, "user"))
+
+    async def _regen(self, argument: str) -> None:
+        await self._screen.verbs.regenerate(self._turn(argument))
+
+    async def _continue(self, argument: str) -> None:
+        await self._screen.verbs.go_on(self._turn("", "assistant"))
+
+    async def _branch(self, argument: str) -> None:
+        if not argument:
+            raise UsageError("/branch needs the number of a turn.", "Write /branch N.")
+        await self._screen.verbs.branch(self._turn(argument))
+
+    async def _undo(self, argument: str) -> None:
+        await self._screen.verbs.undo()
+
+    async def _redo(self, argument: str) -> None:
+        await self._screen.verbs.redo()
+
+    async def _other(self, argument: str) -> None:
+        side, _, number = argument.partition(" ")
+        if side not in ("next", "prev"):
+            raise UsageError(f"/other {argument} is unknown.", "Write /other next or /other prev.")
+        turn = self._turn(number.strip(), "" if number else "assistant")
+        await self._screen.verbs.step(turn, 1 if side == "next" else -1)
+
+    def _turn(self, number: str, role: str = "") -> Turn:
+        """Turn `number` of the chat, or without one the last of a role."""
+        turns = self._screen.bridge.conversation.turns
+        if not number:
+            found = next((turn for turn in reversed(turns) if role in ("", turn.role)), None)
+            if found is None:
+                raise UsageError("Nothing was said yet.", "Write a message first.")
+            return found
+        digits = number.removeprefix("#")
+        if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= len(turns)):
+            there = f"Turns are 1 to {len(turns)}." if turns else "Write a message first."
+            raise UsageError(f"There is no turn {number}.", there)
+        return turns[int(digits) - 1]
 
     async def _sessions(self, argument: str) -> None:
         self._screen.action_sessions()
@@ -121,6 +149,9 @@ class Desk:
         self._screen.show_beat(bridge.start())
 
     async def _copy(self, argument: str) -> None:
+        if argument:
+            self._screen.copy(self._turn(argument).text, f"turn {argument}")
+            return
         turns = self._screen.bridge.conversation.turns
         answers = [turn.text for turn in turns if turn.role == "assistant" and turn.text]
         if not answers:

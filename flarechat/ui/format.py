@@ -30,10 +30,14 @@ class Glyphs:
     quote: str
     cross: str
     corner: str
+    before: str
+    after: str
 
 
-UNICODE = Glyphs(False, "█", " ▏▎▍▌▋▊▉", "▁▂▃▄▅▆▇█", "●", "▼", "─", "…", "•", "│", "┼", "┌")
-ASCII = Glyphs(True, "#", " ", "_.-=+*%#", "*", "v", "-", "~", "*", "|", "+", "+")
+UNICODE = Glyphs(
+    *(False, "█", " ▏▎▍▌▋▊▉", "▁▂▃▄▅▆▇█", "●", "▼", "─", "…", "•", "│", "┼", "┌"), "‹", "›"
+)
+ASCII = Glyphs(True, "#", " ", "_.-=+*%#", "*", "v", "-", "~", "*", "|", "+", "+", "<", ">")
 
 
 def glyphs(env: Mapping[str, str] | None = None) -> Glyphs:

@@ -34,11 +34,27 @@ class Remarked(Message):
 
 
 class BranchAsked(Message):
-    """Another answer to the same message was asked for: the next one, or the one before."""
+    """Another turn in the same place was asked for: the next one, or the one before."""
 
     def __init__(self, turn: Turn, step: int) -> None:
         super().__init__()
         self.turn, self.step = turn, step
+
+
+class VerbAsked(Message):
+    """Something is to be done with a turn; `verb` is a method of verbs.Verbs."""
+
+    def __init__(self, verb: str, turn: Turn) -> None:
+        super().__init__()
+        self.verb, self.turn = verb, turn
+
+
+class TurnModeChanged(Message):
+    """Turn mode was entered or left."""
+
+    def __init__(self, entered: bool) -> None:
+        super().__init__()
+        self.entered = entered
 
 
 class AnswerMarked(Message):

@@ -31,6 +31,8 @@ class Pane:
         self.prompt = Prompt()
         self.pending = Beat()
         self.unread = False
+        self.editing: Turn | None = None
+        self._draft = ""
         self._remembered: set[str] = set()
 
     def _place(self, turn: Turn) -> tuple[int, int]:
@@ -86,9 +88,25 @@ class Pane:
         self.fan.show(conversation.fan, conversation.marked)
         self.box.set_class(self.fan.display, "-fan")
 
+    def edit(self, turn: Turn) -> None:
+        """Put a message into the prompt, to be said otherwise; a draft there comes back after."""
+        if self.editing is None:
+            self._draft = self.prompt.text
+        self.editing = turn
+        self.prompt.put(f"/{turn.text}" if turn.text.startswith("/") else turn.text)
+        self.prompt.border_title = "Edit: enter sends it in place of the old one, esc leaves it"
+        self.prompt.focus()
+
+    def leave_edit(self) -> None:
+        """Edit no message any more; the draft is back."""
+        self.editing, self.prompt.border_title = None, "Message"
+        self.prompt.put(self._draft)
+
     async def show_conversation(self) -> None:
-        """Draw the conversation from its start."""
+        """Draw the conversation, and leave the editing of a message that is not of it."""
         conversation = self.bridge.conversation
+        if self.editing and not any(turn is self.editing for turn in conversation.turns):
+            self.leave_edit()
         await self.transcript.show(conversation.turns)
         self.show_fan()
         self.transcript.show_queue(self.bridge.queue)

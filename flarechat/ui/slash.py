@@ -25,19 +25,26 @@ COMMANDS = (
     Command("tab", "/tab [N|new|next|prev|close]", "go to, open or close a tab; alone: list them"),
     Command("fan", "/fan N [TEXT]", "ask for 2 to 4 answers at once; alone: to the last message"),
     Command("pick", "/pick N", "go on with one answer of a fan"),
+    Command("edit", "/edit [N]", "say message N, or the last one, otherwise"),
+    Command("regen", "/regen [N]", "another answer to the last message, or to turn N"),
+    Command("continue", "/continue", "go on with an answer that was stopped or cut off"),
+    Command("other", "/other next|prev [N]", "another answer or message in the place of turn N"),
+    Command("branch", "/branch N", "go back to turn N; what followed stays a branch"),
+    Command("undo", "/undo", "take back the last message and its answer"),
+    Command("redo", "/redo", "bring back what was taken back last"),
     Command("sessions", "/sessions", "list, search and open saved chats"),
     Command("resume", "/resume NAME", "open a saved chat, or go to its tab"),
     Command("stats", "/stats", "telemetry: off, compact, full"),
     Command("set", "/set NAME VALUE | /set system TEXT", "change the next turn"),
     Command("show", "/show info|parameters|system|spec", "say what is in force"),
     Command("spec", "/spec on|off|auto", "speculation: fixed width, none, adaptive"),
-    Command("copy", "/copy", "copy the last answer"),
+    Command("copy", "/copy [N]", "copy the last answer, or turn N"),
     Command("clear", "/clear", "start over in this tab; the old chat stays saved"),
     Command("restart", "/restart", "start the model process again"),
     Command("help", "/help", "this list (also /?)"),
     Command("bye", "/bye", "quit (also /exit)"),
 )
-ALIASES = {"?": "help", "exit": "bye", "quit": "bye"}
+ALIASES = {"?": "help", "regenerate": "regen", "exit": "bye", "quit": "bye"}
 _NAMES = {command.name for command in COMMANDS} | set(ALIASES)
 
 

@@ -91,7 +91,7 @@ async def test_spec_turns_drafting_off_on_and_adaptive() -> None:
 
 @played
 async def test_show_prints_what_is_in_force_and_sends_nothing() -> None:
-    async with chatting(size=(100, 60)) as chat:
+    async with chatting(size=(100, 80)) as chat:
         for topic in ("info", "parameters", "system", "spec"):
             await chat.say(f"/show {topic}")
         await chat.say("/help")
@@ -127,7 +127,7 @@ def test_copy_takes_the_last_answer_and_turn_mode_takes_turns_and_code(copied: l
             await chat.say("code please")
             await chat.answer()
             await chat.say("/copy")
-            await chat.press("shift+tab", "c", "c", "c", "y", "k", "y")
+            await chat.press("shift+tab", "Y", "Y", "Y", "y", "k", "y")
             selected = len(chat.screen.query(".-selected"))
             await chat.press("escape", *"typed")
 

@@ -69,7 +69,7 @@ async def test_an_answer_is_picked_by_key_and_the_chat_goes_on_with_it() -> None
 
         assert ["Name a colour.", GREEN, "And why?"] == contents
         assert "#2 5 tok" in done
-        assert "answer 2 of 3" in picked and GREEN in picked and RED not in picked
+        assert "‹ 2/3 ›" in picked and GREEN in picked and RED not in picked
         assert not chat.screen.tabs.current.fan.display
 
 
@@ -195,7 +195,7 @@ async def test_a_fan_left_open_is_offered_again_when_the_chat_is_resumed() -> No
         shown = chat.text
 
     assert RED in " ".join(offered.split()) and BLUE in offered and "mode fan 3" in offered
-    assert "answer 3 of 3" in shown and BLUE in shown and "red is" not in shown
+    assert "‹ 3/3 ›" in shown and BLUE in shown and "red is" not in shown
 
 
 @played
@@ -211,7 +211,7 @@ async def test_the_answers_not_picked_can_be_looked_at_and_gone_on_with() -> Non
         await chat.say("And why?")
         await chat.answer()
 
-        assert "answer 2 of 3" in other and GREEN in other and RED not in other
+        assert "‹ 2/3 ›" in other and GREEN in other and RED not in other
         await chat.screen.show_conversation()
         assert 1 == chat.prompt.past.count("And why?")
         assert BLUE == engine.requests[-1].messages[1].content
@@ -229,7 +229,7 @@ async def test_the_last_message_is_asked_again_in_several_ways() -> None:
 
         assert "before" not in fan and RED in " ".join(fan.split())
         assert ["Name a colour."] == [m.content for m in engine.requests[-1].messages]
-        assert "answer 2 of 3" in chat.text
+        assert "‹ 2/3 ›" in chat.text
 
 
 @played

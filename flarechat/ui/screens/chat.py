@@ -27,6 +27,7 @@ from flarechat.ui.format import Glyphs
 from flarechat.ui.panes import Pane
 from flarechat.ui.screens.windows import Windows
 from flarechat.ui.tabs import Tabs
+from flarechat.ui.verbs import Verbs
 from flarechat.ui.widgets.lines import Header, KeyBar, Line
 from flarechat.ui.widgets.panels import CompactPanel
 from flarechat.ui.widgets.side import Side
@@ -60,7 +61,7 @@ class ChatScreen(Windows):
         super().__init__()
         self.marks = marks
         self.tabs = Tabs(self, bridge, marks)
-        self.desk = Desk(self)
+        self.desk, self.verbs = Desk(self), Verbs(self)
         self.dashboard = Dashboard(self, marks)
         self.pace = Pace(interval)
         self._interrupted_at = float("-inf")
@@ -142,7 +143,9 @@ class ChatScreen(Windows):
             self.prompt.put_back(message.text)
             self.tell(error)
             return
-        if isinstance(parsed, str):
+        if isinstance(parsed, str) and self.tabs.current.editing:
+            self.run_worker(self.verbs.say_instead(parsed), group="commands")
+        elif isinstance(parsed, str):
             self.send(parsed)
         else:
             self.run_worker(self.desk.run(parsed), group="commands")
@@ -187,7 +190,16 @@ class ChatScreen(Windows):
         self.action_pick_answer(message.number)
 
     async def on_branch_asked(self, message: messages.BranchAsked) -> None:
-        await self.desk.branch(message.turn, message.step)
+        try:
+            await self.verbs.step(message.turn, message.step)
+        except FlarechatError as error:
+            self.tell(error)
+
+    async def on_verb_asked(self, message: messages.VerbAsked) -> None:
+        await self.verbs.run(message.verb, message.turn)
+
+    def on_turn_mode_changed(self, message: messages.TurnModeChanged) -> None:
+        self.query_one(KeyBar).show(turns=message.entered)
 
     def remark(self, text: str) -> None:
         """Say one passing sentence."""
@@ -213,8 +225,14 @@ class ChatScreen(Windows):
             self.dashboard.hurry()
         elif not self.prompt.has_focus:
             self.prompt.focus()
+        elif self.tabs.current.editing:
+            self.tabs.current.leave_edit()
         else:
             self.clear_selection()
+
+    async def action_verb(self, verb: str) -> None:
+        if turn := self.transcript.selected:
+            await self.verbs.run(verb, turn)
 
     def action_interrupt(self) -> None:
         selected = self.get_selected_text() or self.prompt.selected_text

@@ -55,10 +55,16 @@ KEYS = (
     ("Turn mode (shift+tab, ctrl+up)", ""),
     ("j, k, g, G", "next, previous, first, last turn"),
     ("y", "copy the turn"),
-    ("c", "copy its next code block"),
-    ("[ ]", "another answer to the same message, and what followed it"),
+    ("Y", "copy its next code block"),
+    ("e", "edit the message: enter sends it in place of the old one, esc leaves it"),
+    ("r", "answer again; the answers there are stay as branches"),
+    ("c", "continue the last answer, if it was stopped or cut off"),
+    ("[ ]", "another answer, or message, in the same place and what followed it"),
+    ("b", "go on from this turn; what followed it stays as a branch"),
+    ("u, ctrl+z", "take back the last message and its answer"),
+    ("U, ctrl+y", "bring back what was taken back, or what followed before b"),
     ("t", "show or hide what the model thought"),
-    ("esc, enter, i", "back to the prompt"),
+    ("esc, enter, tab", "back to the prompt"),
 )
 
 TERMS = (

@@ -146,10 +146,29 @@ class KeyBar(Line):
         ("^p", "Palette", "app.command_palette"),
         ("^q", "Quit", "app.quit"),
     )
-    DROPPED_FIRST: ClassVar[tuple[str, ...]] = ("^g", "f2", "^p", "^t", "^o", "^n", "esc")
+    TURN_HINTS: ClassVar[tuple[tuple[str, str, str], ...]] = (
+        ("esc", "Prompt", "screen.escape"),
+        ("e", "Edit", "screen.verb('edit')"),
+        ("r", "Again", "screen.verb('regenerate')"),
+        ("c", "Continue", "screen.verb('go_on')"),
+        ("b", "From here", "screen.verb('branch')"),
+        ("u", "Undo", "screen.verb('undo')"),
+        ("f1", "Keys", "screen.keys"),
+    )
+    DROPPED_FIRST: ClassVar[tuple[str, ...]] = (
+        *("^g", "f2", "^p", "^t", "^o", "^n"),
+        *("b", "c", "u", "i", "esc"),
+    )
+    turns = False
+
+    def show(self, *, turns: bool) -> None:
+        """Show the keys of turn mode, or those of the prompt."""
+        if turns != self.turns:
+            self.turns = turns
+            self.refresh()
 
     def render(self) -> Content:
-        hints = list(self.HINTS)
+        hints = list(self.TURN_HINTS if self.turns else self.HINTS)
         for key in self.DROPPED_FIRST:
             if sum(len(k) + len(name) + 3 for k, name, _ in hints) <= self.size.width:
                 break

@@ -36,12 +36,19 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("g,home", "select_end(-1)", "First turn", id="turn.first", show=False),
         Binding("G,end", "select_end(1)", "Last turn", id="turn.last", show=False),
         Binding("y", "copy_message", "Copy message", id="turn.copy", show=False),
-        Binding("c", "copy_code", "Copy next code block", id="turn.copy_code", show=False),
+        Binding("Y", "copy_code", "Copy next code block", id="turn.copy_code", show=False),
+        Binding("e", "verb('edit')", "Edit the message", id="turn.edit", show=False),
+        Binding("r", "verb('regenerate')", "Answer again", id="turn.regenerate", show=False),
+        Binding("c", "verb('go_on')", "Continue the answer", id="turn.continue", show=False),
+        Binding("b", "verb('branch')", "Go on from here", id="turn.branch", show=False),
+        Binding("u,ctrl+z", "verb('undo')", "Take back", id="turn.undo", show=False),
+        Binding("U,ctrl+y", "verb('redo')", "Bring back", id="turn.redo", show=False),
         Binding("t", "fold", "Show or hide thinking", id="turn.thinking", show=False),
-        Binding("left_square_bracket", "sibling(-1)", "Previous answer", id="turn.before",
+        Binding("left_square_bracket", "sibling(-1)", "Previous of its place",
+                id="turn.before", show=False),
+        Binding("right_square_bracket", "sibling(1)", "Next of its place", id="turn.after",
                 show=False),
-        Binding("right_square_bracket", "sibling(1)", "Next answer", id="turn.after", show=False),
-        Binding("enter,i,tab", "leave", "Back to the prompt", id="turn.leave", show=False),
+        Binding("enter,tab", "leave", "Back to the prompt", id="turn.leave", show=False),
     ]  # fmt: skip
 
     def __init__(self, marks: Glyphs, place: Place = lambda turn: (1, 1)) -> None:
@@ -69,17 +76,28 @@ class Transcript(VerticalScroll, can_focus=True):
         return self.query_one("#turns", Vertical)
 
     async def show(self, turns: Sequence[Turn]) -> None:
-        """Show another conversation; its older turns are mounted when scrolled to."""
-        await self.query(".turn, .note").remove()
-        self._views.clear()
-        self._selected = None
-        self._turns = list(turns)
-        self._unmounted = max(len(self._turns) - MOUNTED_AT_ONCE, 0)
+        """Show these turns; those that stand already stay as they are, and of many the older are
+        mounted when scrolled to.
+        """
+        kept = self._shared(turns)
+        stale = [view for view in self._views.values() if view.number > kept]
+        self._views = {key: view for key, view in self._views.items() if view.number <= kept}
+        if not self._views:
+            kept, self._unmounted = 0, max(len(turns) - MOUNTED_AT_ONCE, 0)
+        self._turns, self._selected = list(turns), None
         self.query_one(TailView).show([])
-        views = self._new_views(self._unmounted, len(self._turns))
+        await self.query(NoteView).remove()
+        await self._page.remove_children(stale)
+        views = self._new_views(max(kept, self._unmounted), len(self._turns))
         await self._page.mount_all(views, before="#tail")
         self.query_one("#welcome").display = not turns
         self.anchor()
+
+    def _shared(self, turns: Sequence[Turn]) -> int:
+        """How many of the turns that are shown begin these, ended."""
+        pairs = enumerate(zip(self._turns, turns, strict=False))
+        differ = (n for n, (old, new) in pairs if old is not new or new.status == "streaming")
+        return next(differ, min(len(self._turns), len(turns)))
 
     def add(self, turn: Turn) -> None:
         """Show one more turn at the end."""
@@ -150,6 +168,11 @@ class Transcript(VerticalScroll, can_focus=True):
 
     # Turn mode
 
+    @property
+    def selected(self) -> Turn | None:
+        """The turn that turn mode is at."""
+        return self._selected.turn if self._selected else None
+
     def select_sibling(self, turn: Turn) -> None:
         """Select the answer that stands where another one to the same message stood."""
         for view in self._views.values():
@@ -157,10 +180,12 @@ class Transcript(VerticalScroll, can_focus=True):
                 self._pick(view)
 
     def on_focus(self) -> None:
+        self.post_message(messages.TurnModeChanged(True))
         if self._selected is None and self._views:
             self._pick(self._mounted()[-1])
 
     def on_blur(self) -> None:
+        self.post_message(messages.TurnModeChanged(False))
         self._pick(None)
 
     def action_select(self, step: int) -> None:
@@ -195,6 +220,10 @@ class Transcript(VerticalScroll, can_focus=True):
     def action_sibling(self, step: int) -> None:
         if self._selected:
             self.post_message(messages.BranchAsked(self._selected.turn, step))
+
+    def action_verb(self, verb: str) -> None:
+        if self._selected:
+            self.post_message(messages.VerbAsked(verb, self._selected.turn))
 
     def action_leave(self) -> None:
         self.post_message(messages.PromptWanted())

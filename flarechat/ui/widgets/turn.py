@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from textual.content import Content
+from textual.style import Style
 
 from flarechat.chat import Turn
 from flarechat.textsafe import strip_controls
-from flarechat.ui import markdown
+from flarechat.ui import markdown, messages
 from flarechat.ui.format import Glyphs, clock_time, spread
 from flarechat.ui.markdown import Block, Prose
 from flarechat.ui.widgets.page import Page
@@ -57,15 +58,30 @@ class TurnView(Page):
     def head(self, width: int) -> Content:
         role = ROLES.get(self.turn.role, self.turn.role)
         state = state_word(self.turn, waits=self.waits)
-        at, of = self._place(self.turn)
-        branch = f"answer {at} of {of}  " if of > 1 else ""
-        right = f"{branch}#{self.number}  {clock_time(self.turn.started_at)}"
+        place, right = self._siblings(), f"#{self.number}  {clock_time(self.turn.started_at)}"
         left = f"{role}  {state}" if state else role
-        line = Content(spread(left, right, width, self.marks))
+        line = Content(spread(left, place + right, width, self.marks))
         line = line.stylize(_DIM).stylize("bold $foreground", 0, len(role))
+        if place:
+            line = self._arrows(line, len(line) - len(place + right), place)
         if state and self.turn.status != "streaming":
             line = line.stylize("bold $text-warning", len(role) + 2, len(left))
         return line
+
+    def _siblings(self) -> str:
+        """Which of the turns in the same place this is, between arrows; "" where it is alone."""
+        at, of = self._place(self.turn)
+        return f"{self.marks.before} {at}/{of} {self.marks.after}  " if of > 1 else ""
+
+    def _arrows(self, line: Content, at: int, place: str) -> Content:
+        """The head line with the arrows from `at` on as buttons."""
+        middle, end = at + place.index("/"), at + len(place.rstrip())
+        for step, first, last in ((-1, at, middle), (1, middle + 1, end)):
+            line = line.stylize(Style.from_meta({"@click": f"sibling({step})"}), first, last)
+        return line.stylize("bold $text-accent", at, end)
+
+    def action_sibling(self, step: int) -> None:
+        self.post_message(messages.BranchAsked(self.turn, step))
 
     def take_finished(self) -> str:
         """Move blocks that will not change from the tail to this widget; return the tail."""
