@@ -1,7 +1,8 @@
 """A list to search and choose from: type to narrow it, enter takes the marked line.
 
 Owns the search box and the list; knows nothing of what the lines are. The lines are fetched aside,
-once, because they may come from a disk; typing only chooses among them.
+once, because they may come from a disk; typing only chooses among them. What a subclass finds
+elsewhere may come later: the marked line stays marked.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ from flarechat.textsafe import strip_controls
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One line: what it stands for, what it says, what is searched."""
+    """One line: what it stands for, what it says, what is searched; `below` stands under it."""
 
     key: str
     label: str
     search: str
+    below: Content | None = None
+
+    @property
+    def shown(self) -> Content:
+        """What the list says of it."""
+        line = Content(strip_controls(self.label))
+        return line if self.below is None else Content("\n").join([line, self.below])
 
 
 class Picker(ModalScreen[str | None]):
@@ -36,6 +44,7 @@ class Picker(ModalScreen[str | None]):
     TITLE_TEXT = "Choose"
     HELP_TEXT = "type to search  enter choose  esc close"
     EMPTY_TEXT = "Nothing here yet."
+    WAIT_TEXT = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="picker.close", show=False),
@@ -72,21 +81,35 @@ class Picker(ModalScreen[str | None]):
         self._items = await asyncio.to_thread(self.items)
         self.fill()
 
-    def fill(self) -> None:
-        """List the items that hold every word of the search."""
-        options = self.query_one(OptionList)
-        words = self.query_one(Input).value.lower().split()
-        found = [
+    @property
+    def query_text(self) -> str:
+        """What is searched for."""
+        return self.query_one(Input).value
+
+    def found(self) -> list[Item]:
+        """The items that hold every word of the search."""
+        words = self.query_text.lower().split()
+        return [
             item for item in self._items or () if all(word in item.search.lower() for word in words)
         ]
+
+    def empty_text(self) -> str:
+        """What is said where nothing is found."""
+        return self.WAIT_TEXT if self._items is None else self.EMPTY_TEXT
+
+    def fill(self, *, keep: bool = False) -> None:
+        """List what is found; the first is marked, or with `keep` the one that was, if there."""
+        options, marked = self.query_one(OptionList), self.marked if keep else None
+        found = self.found()
         options.clear_options()
-        options.add_options(
-            Option(Content(strip_controls(item.label)), id=item.key) for item in found
-        )
+        options.add_options(Option(item.shown, id=item.key) for item in found)
         options.display = bool(found)
-        self.query_one("#empty").display = self._items is not None and not found
+        empty = self.query_one("#empty", Static)
+        empty.update(strip_controls(self.empty_text()))
+        empty.display = not found
         if found:
-            options.highlighted = 0
+            keys = [item.key for item in found]
+            options.highlighted = keys.index(marked) if marked in keys else 0
 
     @property
     def marked(self) -> str | None:
@@ -99,10 +122,14 @@ class Picker(ModalScreen[str | None]):
 
     def on_input_submitted(self) -> None:
         if self.marked is not None:
-            self.dismiss(self.marked)
+            self.dismiss_with(self.marked)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option.id)
+        self.dismiss_with(event.option.id)
+
+    def dismiss_with(self, key: str | None) -> None:
+        """Leave with an item."""
+        self.dismiss(key)
 
     def action_move(self, step: int) -> None:
         options = self.query_one(OptionList)

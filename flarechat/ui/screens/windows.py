@@ -31,22 +31,31 @@ class Windows(Screen[None]):
         """Say what went wrong, where it stays readable."""
         self.tabs.current.transcript.note(f"Error: {error}", warning=True)
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str) -> bool:
         """Open a saved conversation, or go to its tab; when that fails, say why and go on."""
         try:
             await self.tabs.resume(name)
         except FlarechatError as error:
             self.tell(error)
+            return False
+        return True
+
+    async def reveal(self, turn: str) -> None:
+        """Show the turn in which something was found; from there, keys go on in turn mode."""
+        if not await self.tabs.current.transcript.reveal(turn):
+            self.notify("The words are in another branch of this chat.", markup=False)
 
     def action_sessions(self) -> None:
         from flarechat.ui.screens.sessions import SessionsScreen
 
-        async def opened(name: str | None) -> None:
-            if name:
-                await self.resume(name)
-
         names = [pane.bridge.conversation.name for pane in self.tabs.panes]
-        self.app.push_screen(SessionsScreen(names), opened)
+        screen = SessionsScreen(names)
+
+        async def opened(name: str | None) -> None:
+            if name and await self.resume(name) and screen.found_turn:
+                await self.reveal(screen.found_turn)
+
+        self.app.push_screen(screen, opened)
 
     def action_editor(self) -> None:
         try:

@@ -179,6 +179,25 @@ class Transcript(VerticalScroll, can_focus=True):
             if view.turn.parent == turn.parent and view.turn.role == turn.role:
                 self._pick(view)
 
+    async def reveal(self, turn: str) -> bool:
+        """Enter turn mode at the turn with this id; whether it is one of those shown."""
+        if not any(shown.id == turn for shown in self._turns):
+            return False
+        while turn not in self._views:
+            await self._mount_older()
+        view = self._views[turn]
+        self._pick(view)
+        self.focus(scroll_visible=False)
+        self.call_after_refresh(self._bring, view)
+        return True
+
+    def _bring(self, view: TurnView) -> None:
+        """Scroll to a turn once it has its place."""
+        if view.region.height:
+            self.scroll_to(y=view.virtual_region.y, animate=False)
+        elif view.is_attached:
+            self.call_after_refresh(self._bring, view)
+
     def on_focus(self) -> None:
         self.post_message(messages.TurnModeChanged(True))
         if self._selected is None and self._views:
