@@ -30,9 +30,11 @@ from flarechat.engine.drafters import blend, make_drafter
 from flarechat.engine.drafters.mtp import MtpDrafter
 from flarechat.engine.engine import Engine, Language
 from flarechat.engine.frame import HEADER, Frame
+from flarechat.engine.keeper import Keeper
 from flarechat.engine.plan import Plan
 from flarechat.engine.recipes import SUPPORTED
 from flarechat.engine.slot import Lanes, SlotPool
+from flarechat.engine.snapshots import Identity
 from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
 from flarechat.engine.weights import load_checkpoint
@@ -61,15 +63,6 @@ class BareHead:
         return kv, HiddenState(slots, context, 4, torch.float32, CPU)
 
 
-class BareTarget:
-    """A target that has no state."""
-
-    repair_ms = 0.0
-
-    def states(self) -> tuple[()]:
-        return ()
-
-
 class Prepared:
     """Hands out frames: of K drafts two are kept, and the tokens are those of a text."""
 
@@ -94,6 +87,12 @@ class Prepared:
         """Nothing."""
 
     copy = prefill
+
+    def heard(self, lanes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(lanes, 1), torch.zeros(lanes, 1)
+
+    def recall(self, *_: object) -> Frame:
+        raise AssertionError("no snapshots are kept")
 
     def wait(self) -> None:
         """Nothing is under way."""
@@ -132,8 +131,8 @@ def engine_of(language: Language, prepared: Prepared, emit: Callable[[Event], No
     pool = SlotPool(1, CONTEXT, language.tokenizer.vocabulary, CPU)
     learned = MtpDrafter(BareHead(), 1, CONTEXT, CPU)  # type: ignore[arg-type]
     drafter = blend(make_drafter("copies", 1, CPU), learned)
-    target: Any = BareTarget()
-    return Engine(target, drafter, prepared, pool, language, Controller(), emit)
+    keeper = Keeper(Identity(recipe="", fingerprint="", dtype=""), 0, (), drafter)
+    return Engine(drafter, prepared, pool, language, Controller(), emit, keeper)
 
 
 def answer(

@@ -69,6 +69,7 @@ class Settings:
     mtp_draft_tokens: int = 7
     mtp_adaptive_verification: bool = True
     speculative_token_capacity: int = SPECULATIVE_TOKENS
+    prefix_cache: int | None = None
     history_drafts: bool = True
     acceptance: str = "auto"
     session: str | None = None
@@ -91,6 +92,7 @@ class Settings:
                 f"--executor {self.executor} is unknown.", f"Use {', '.join(EXECUTORS)}."
             )
         _within("speculative-token-capacity", self.speculative_token_capacity, 1, 2**31 - 1)
+        _within("prefix-cache", self.prefix_cache, 0, 2**31 - 1)
         if self.mtp_file is not None and (not self.mtp_file.strip() or "\0" in self.mtp_file):
             raise SettingsError("--mtp-file is empty or no path.", "Give a file, or leave it out.")
         self.sampling(Sampling())

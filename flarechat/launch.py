@@ -38,6 +38,7 @@ def boot_of(settings: Settings, progress: Progress) -> Boot:
         mtp_file=mtp_file(settings),
         executor=settings.executor,
         speculative_token_capacity=settings.speculative_token_capacity,
+        prefix_cache=settings.prefix_cache,
     )
 
 

@@ -36,6 +36,9 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("threads", str, "N", "CPU threads of the engine. Default: the engine chooses."),
         ("executor", str, "NAME",
          "eager, graph (rounds captured at start; CUDA only) or auto. Default: auto."),
+        ("prefix_cache", str, "MIB",
+         "Most memory for prefixes computed before, so that none is computed twice; 0 keeps none. "
+         "Default: a quarter of what is free, 1024 at most."),
     ),
     "Sampling": (
         ("seed", str, "N", "The same seed gives the same text. Default: a new one every time."),

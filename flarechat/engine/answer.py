@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flarechat.engine.accept import EXHAUSTED, STOPPED
 from flarechat.engine.controller import Choice
@@ -32,10 +33,14 @@ from flarechat.protocol import (
 )
 from flarechat.telemetry import RoundTotals
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A round as one lane saw it: its record, its offer, the choice, ms and log-probs."""
+    """A round as one lane saw it: its record, its offer, the choice, ms and log-probs; of the
+    first, what its pass gave for the pending token, hidden [F] and logits [V]."""
 
     record: LaneRecord
     offer: Offer
@@ -44,6 +49,7 @@ class Played:
     lanes: int
     logprobs: tuple[TokenLogprob, ...] = ()
     repair_ms: float = 0.0
+    heard: tuple[Tensor, Tensor] | None = None
 
 
 class Answer:

@@ -1,15 +1,18 @@
 """Bookings: which answer has which slot, and the state it begins and ends with.
 
-Owns the binding of slots to answers and the state that slots give one another: a prompt that any
-slot has the beginning of is not computed again. Knows no queue and no round.
+Owns the binding of slots to answers and where the state they begin with comes from: a prompt that
+any slot, or a snapshot, has the beginning of is not computed again. Knows no queue and no round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from torch import Tensor
+
 from flarechat.engine.answer import Answer
-from flarechat.engine.contracts import Drafter, Executor, State
+from flarechat.engine.contracts import Drafter, Executor
+from flarechat.engine.keeper import Keeper
 from flarechat.engine.residents import Residents
 from flarechat.engine.slot import SlotPool
 
@@ -18,24 +21,28 @@ class Bookings:
     """The slots of one pool. `moving` are those that rounds play: they hold more than is known."""
 
     def __init__(
-        self, pool: SlotPool, drafter: Drafter, executor: Executor, states: Sequence[State]
+        self, pool: SlotPool, drafter: Drafter, executor: Executor, keeper: Keeper
     ) -> None:
-        self.pool, self.drafter, self.executor = pool, drafter, executor
-        self.residents = Residents(
-            pool.slots,
-            lambda held, rows: min((s.reusable(held, rows) for s in states), default=rows),
-        )
+        self.pool, self.drafter, self.executor, self.keeper = pool, drafter, executor, keeper
+        self.residents = Residents(pool.slots, keeper.reusable)
 
     def claim(
         self, free: Collection[int], prompt: Sequence[int], moving: Collection[int]
-    ) -> tuple[int, int]:
-        """A free slot, and how many tokens of the prompt it has or is given by another."""
+    ) -> tuple[int, int, str]:
+        """A free slot, how many tokens of the prompt it has or is given, and by what: a slot, its
+        own or another, memory or disk; "" for none."""
         slot, restored = self.residents.claim(free, prompt)
         source, rows = self.residents.source(slot, prompt, moving)
-        if rows <= restored:
-            return slot, restored
-        self._copy(source, slot, prompt[:rows])
-        return slot, rows
+        found = self.keeper.search(prompt[:-1], max(restored, rows))
+        if found is not None:
+            self.residents.forget(slot)
+            self.keeper.restore(slot, found)
+            self.residents.hold(slot, prompt[: found.rows])
+            return slot, found.rows, found.place
+        if rows > restored:
+            self._copy(source, slot, prompt[:rows])
+            return slot, rows, "slot"
+        return slot, restored, "slot" if restored else ""
 
     def begin(self, answer: Answer) -> None:
         """Bind slot and drafter to an answer whose restored tokens are in the caches."""
@@ -84,6 +91,19 @@ class Bookings:
             kept = self.residents.reusable(int(self.pool.consumed[answer.slot]), kept)
             self.bind(answer, kept)
         self.residents.hold(answer.slot, answer.tokens[:kept])
+
+    def take(self, answer: Answer) -> None:
+        """Keep a snapshot of what the answer's slot holds: the state after tokens all final."""
+        self.keeper.take(answer.slot, self.residents.held(answer.slot))
+
+    def remember(self, answer: Answer, hidden: Tensor, logits: Tensor, *, whole: bool) -> None:
+        """The answer's first round was read: keep what its pass gave for the pending token. The
+        slot's state is `whole` if it stands right behind that token."""
+        self.keeper.remember(answer.slot, answer.prompt, hidden, logits, whole=whole)
+
+    def recall(self, answer: Answer) -> tuple[Tensor, Tensor] | None:
+        """What a pass over the pending token of a prompt that was computed gave before."""
+        return self.keeper.recall(answer.slot, answer.prompt)
 
     def _branch(self, answer: Answer, source: int, rows: int) -> None:
         """Begin an answer anew with the first `rows` tokens of its prompt copied from a slot."""

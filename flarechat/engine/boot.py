@@ -18,6 +18,7 @@ import torch
 from flarechat.engine import dtypes
 from flarechat.engine.allocated import allocated
 from flarechat.engine.answer import Emit
+from flarechat.engine.contracts import Drafter, Target
 from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import blend, make_drafter
 from flarechat.engine.drafters.mtp import MtpDrafter
@@ -25,12 +26,14 @@ from flarechat.engine.engine import Engine, Language
 from flarechat.engine.executors import choose, make_executor
 from flarechat.engine.executors.catalogue import Catalogue
 from flarechat.engine.executors.scratch import Sizes, scratch
-from flarechat.engine.heads import Setup, load_head
+from flarechat.engine.heads import LoadedHead, Setup, load_head
+from flarechat.engine.keeper import Keeper
 from flarechat.engine.kernels import available as kernels_available
 from flarechat.engine.kernels import cpu
-from flarechat.engine.memory import Terms, admit, host_available
+from flarechat.engine.memory import HEADROOM, Terms, admit, host_available, snapshot_budget
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
+from flarechat.engine.snapshots import Identity
 from flarechat.engine.staging import Staging
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
@@ -77,10 +80,7 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     lanes = _lanes(boot.lanes)
     capacity = _capacity(boot.speculative_token_capacity, lanes)
     context = _context(boot.context, args.max_position_embeddings)
-    how, why = choose(
-        boot.executor, cuda=device.type == "cuda", kernels=kernels_available(),
-        capturable=recipe.Model.capturable,
-    )  # fmt: skip
+    how, why = _executor(boot.executor, device, capturable=recipe.Model.capturable)
     setup = Setup(
         device=device, dtype=dtype, lanes=lanes, context=context, available=_available(device),
         capacity=capacity,
@@ -96,24 +96,55 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     mtp = load_head(boot, recipe, target, checkpoint, quote, setup, notices.append)
     info = _describe(checkpoint, args, context, dtype, device, mtp.info if mtp else None)
     staging, pool = Staging(lanes, device), SlotPool(lanes, context, args.vocab_size, device)
-    drafter = make_drafter("copies", lanes, device, staging)
-    if mtp:
-        drafter = blend(drafter, MtpDrafter(mtp.head, lanes, context, device, staging))
+    drafter = _drafter(mtp, setup, staging)
     catalogue = _catalogue(setup, mtp is not None, drafter.always_absorbs)
-
     executor = make_executor(how, target, drafter, staging, pool, catalogue, progress)
     parts = (target, mtp and mtp.head, drafter.states(), pool, staging)
     priced = {**quote(setup.terms(mtp=mtp is not None)), **(mtp.priced if mtp else {})}
     memory = MemoryInfo(priced=priced, allocated=allocated(parts, device, dtype, how))
+    info = dataclasses.replace(info, memory=memory, executor=how, executor_reason=why)
+    keeper = _keeper(boot, info, mtp, target, drafter, setup)
     engine = Engine(
-        target, drafter, executor, pool, language_of(checkpoint),
-        Controller(info.device_fingerprint), emit, capacity,
+        drafter, executor, pool, language_of(checkpoint), Controller(info.device_fingerprint),
+        emit, keeper, capacity,
     )  # fmt: skip
     spent = 1e3 * (time.perf_counter() - began)
-    info = dataclasses.replace(info, memory=memory, executor=how, executor_reason=why)
     _give_back()
+    memory = dataclasses.replace(memory, snapshots=keeper.tree.budget)
+    info = dataclasses.replace(info, memory=memory)
     emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
     return engine
+
+
+def _executor(asked: str, device: torch.device, *, capturable: bool) -> tuple[str, str]:
+    """How rounds are run, and why so."""
+    cuda = device.type == "cuda"
+    return choose(asked, cuda=cuda, kernels=kernels_available(), capturable=capturable)
+
+
+def _drafter(mtp: LoadedHead | None, setup: Setup, staging: Staging) -> Drafter:
+    """What proposes: copies, and beside them the chain of a head that was loaded."""
+    lanes, device = setup.lanes, setup.device
+    drafter = make_drafter("copies", lanes, device, staging)
+    if mtp is None:
+        return drafter
+    return blend(drafter, MtpDrafter(mtp.head, lanes, setup.context, device, staging))
+
+
+def _keeper(
+    boot: Boot, info: ModelInfo, mtp: LoadedHead | None, target: Target, drafter: Drafter,
+    setup: Setup,
+) -> Keeper:  # fmt: skip
+    """Snapshots of this model and head, in what the host has left beside what was priced."""
+    identity = Identity(
+        recipe=info.recipe, fingerprint=f"{info.fingerprint}|{mtp.identity if mtp else ''}",
+        dtype=info.dtype,
+    )  # fmt: skip
+    assert info.memory is not None
+    own = setup.available - sum(info.memory.priced.values())
+    left = host_available() if setup.device.type == "cuda" else own
+    budget = snapshot_budget(boot.prefix_cache, int(left * HEADROOM))
+    return Keeper(identity, budget, target.states(), drafter)
 
 
 def _give_threads(asked: int | None) -> None:

@@ -148,6 +148,13 @@ class Drafter(Protocol):
     def copied(self, source: int, target: int) -> None:
         """Host: the states of slot `source` were copied to slot `target`, which opens next."""
 
+    def reliable(self, slot: int, rows: int) -> bool:
+        """Host: whether its own rows that go with a slot's first `rows` tokens were all made."""
+
+    def restored(self, slot: int, rows: int) -> None:
+        """Host: its states were written into `slot`, which opens next; the rows that go with the
+        first `rows` tokens were made."""
+
     def states(self) -> Sequence[State]:
         """The states it owns."""
 
@@ -202,6 +209,14 @@ class Executor(Protocol):
 
     def copy(self, source: int, target: int, rows: int) -> None:
         """Give slot `target` the states of the first `rows` tokens of slot `source`."""
+
+    def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
+        """Copies of hidden [B, F] and logits [B, V] of the pending tokens of the B lanes of the
+        round that was asked for last, and nothing since."""
+
+    def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
+        """Run a round of one lane and width 1 whose pass is already known: it gave hidden [F] and
+        logits [V], and its lane has the state that it left."""
 
     def wait(self) -> None:
         """Host: until all that was asked for has happened."""

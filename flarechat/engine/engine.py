@@ -16,8 +16,9 @@ import torch
 
 from flarechat.engine.answer import Answer, Emit, Played
 from flarechat.engine.bookings import Bookings
-from flarechat.engine.contracts import Drafter, Executor, Target
+from flarechat.engine.contracts import Drafter, Executor
 from flarechat.engine.controller import Controller
+from flarechat.engine.keeper import Keeper
 from flarechat.engine.plan import Plan, extent_for
 from flarechat.engine.player import RoundPlayer
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
@@ -49,20 +50,21 @@ class Engine:
     """One model serving up to `pool.slots` requests at once; `step` does the next bit of work."""
 
     def __init__(
-        self, target: Target, drafter: Drafter, executor: Executor, pool: SlotPool,
-        language: Language, controller: Controller, emit: Emit,
+        self, drafter: Drafter, executor: Executor, pool: SlotPool,
+        language: Language, controller: Controller, emit: Emit, keeper: Keeper,
         capacity: int = SPECULATIVE_TOKENS,
     ) -> None:  # fmt: skip
         self.drafter, self.executor, self.pool = drafter, executor, pool
         self.language, self.controller, self.emit = language, controller, emit
-        states = (*target.states(), *drafter.states())
-        self.bookings = Bookings(pool, drafter, executor, states)
+        self.bookings = Bookings(pool, drafter, executor, keeper)
         self.residents = self.bookings.residents
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Answer] = deque()
         self.playing: list[Answer] = []
         spell = language.tokenizer.token
-        self.player = RoundPlayer(pool, drafter, executor, controller, spell, capacity)
+        self.player = RoundPlayer(
+            pool, drafter, executor, controller, spell, capacity, plain_start=keeper.plain_start
+        )
 
     # Requests come and go.
 
@@ -177,7 +179,7 @@ class Engine:
         return len(prompt) - len(before)
 
     def _open(self, request: Request, prompt: list[int], begun: int, free: list[int]) -> None:
-        slot, restored = self.bookings.claim(free, prompt, self._moving())
+        slot, restored, place = self.bookings.claim(free, prompt, self._moving())
         sampling, speculation = request.sampling, request.speculation
         auto = sampling.seed is not None or sampling.temperature == 0
         match = speculation.acceptance == "match" or (speculation.acceptance == "auto" and auto)
@@ -196,6 +198,7 @@ class Engine:
                 request=request.id,
                 prompt_tokens=len(prompt),
                 restored_tokens=restored,
+                restored_from=place,
                 context=self.pool.context,
                 max_tokens=budget,
                 acceptance="match" if match else "ratio",
@@ -228,6 +231,7 @@ class Engine:
             self.executor.prefill(lanes, inputs, plan)
             self.residents.hold(answer.slot, answer.prompt[:end])
             answer.prefilled = end
+            self.bookings.take(answer)
             self.player.unsettle()
         # The pending token counts as read with the last chunk.
         done = end + (end == total)
@@ -237,9 +241,13 @@ class Engine:
             answer.prefill_done()
             for other in [other for other in self.prefilling if other is not answer]:
                 self._guarded(partial(self.bookings.share, answer, other), [other])
+            recalled = self.bookings.recall(answer)
             self.pool.start(answer.slot)
             self.prefilling.popleft()
             self.playing.append(answer)
+            if recalled is not None:
+                self.player.recall(answer, *recalled)
+                self._drain()
 
     def _settle(self, answer: Answer, played: Played) -> None:
         """A lane's record becomes final: its kept tokens are committed, or the answer ends."""
@@ -247,6 +255,10 @@ class Engine:
         self.drafter.commit(answer.slot, event.tokens)
         for told in (event, *deltas):
             self.emit(told)
+        if played.heard is not None:
+            behind = played.record.consumed == len(answer.prompt)
+            whole = behind and not self.player.under_way(answer)
+            self.bookings.remember(answer, *played.heard, whole=whole)
         if answer.reason is not None:
             self._close(answer)
 
@@ -256,6 +268,7 @@ class Engine:
         if error is None:
             if answer not in self.prefilling:
                 self.bookings.settle(answer)
+                self.bookings.take(answer)
         else:
             self.residents.forget(slot)
         self.pool.release(slot)

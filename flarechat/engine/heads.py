@@ -4,6 +4,7 @@ not. Owns their price beside the model's: a head that does not fit is left out, 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,10 +45,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedHead:
-    """A head ready to draft, as its recipe made it, what is told of it and its price."""
+    """A head ready to draft, as its recipe made it, what is told of it and its price; `identity`
+    is a digest that another head's file would not have."""
 
     head: Any
     info: MtpInfo
+    identity: str
     priced: Mapping[str, int]
 
 
@@ -95,7 +98,7 @@ def _first_that_loads(
             tell(refusal_for(sidecar.path, error).message)
             continue
         info = _describe(sidecar, target.args.vocab_size)
-        return LoadedHead(head=head, info=info, priced=own)
+        return LoadedHead(head=head, info=info, identity=_identity(sidecar), priced=own)
     return None
 
 
@@ -128,6 +131,13 @@ def _admit_beside(quote: Quote, price: Callable[[Setup], Mapping[str, int]], set
         admit(both, setup.terms(mtp=True), setup.available)
     except ModelError as error:
         raise ModelError(f"With it t{error.message[1:]} {error.hint}") from None
+
+
+def _identity(sidecar: Sidecar) -> str:
+    """By its record and by when its file was written: weights are too many to read once more."""
+    file = sidecar.path.stat()
+    told = f"{sidecar.record}|{file.st_size}|{file.st_mtime_ns}"
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _describe(sidecar: Sidecar, vocabulary: int) -> MtpInfo:

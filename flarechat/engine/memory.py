@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flarechat.errors import ModelError
+from flarechat.errors import ModelError, SettingsError
 
 HEADROOM = 0.9
+# Bytes of snapshots, unless it was said: a part of what is free, and no more than this.
+_SNAPSHOTS, _MOST_SNAPSHOTS = 0.25, 1 << 30
 _CONTEXT_STEP = 256
 
 
@@ -78,6 +80,20 @@ def admit(quote: Quote, asked: Terms, available: int) -> None:
         f"{_mib(allowed)} is free.",
         _remedy(quote, asked, allowed),
     )
+
+
+def snapshot_budget(asked: int | None, left: int) -> int:
+    """Bytes that snapshots may take: the MiB asked for, if they fit into the `left` bytes of the
+    host beside the model; else a part of these."""
+    if asked is None:
+        return min(int(max(left, 0) * _SNAPSHOTS), _MOST_SNAPSHOTS)
+    if asked << 20 > left:
+        most = max(left, 0) >> 20
+        raise SettingsError(
+            f"--prefix-cache {asked} does not fit: {most} MiB are free beside the model.",
+            f"Give {most} or less; 0 keeps no snapshots.",
+        )
+    return asked << 20
 
 
 def _remedy(quote: Quote, asked: Terms, allowed: int) -> str:

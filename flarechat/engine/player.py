@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flarechat.engine.answer import Answer, Played
 from flarechat.engine.contracts import Drafter, Executor
@@ -19,6 +20,11 @@ from flarechat.engine.offer import Offer, runs_chain
 from flarechat.engine.plan import LANE_COUNTS, LawShape, Plan, extent_for
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.protocol import SPECULATIVE_TOKENS, TokenLogprob
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RECALLED = "the same prompt was answered before"
 
 
 def lanes_for(answers: int) -> int:
@@ -31,7 +37,8 @@ class Flight:
     """A round under way: its lanes' answers and offers, why it is what it is, and its frame.
 
     `began` is when the host set about it; `settled` is False where something else, such as a
-    prefill, ran just before it.
+    prefill, ran just before it. `heard` is what its pass gave for the pending tokens of its lanes,
+    if any of them began with it; the pass of one that was `recalled` was made before.
     """
 
     answers: tuple[Answer, ...]
@@ -40,6 +47,8 @@ class Flight:
     frame: Frame
     began: float
     settled: bool
+    heard: tuple[Tensor, Tensor] | None = None
+    recalled: bool = False
 
     def offered(self) -> Sequence[Offer]:
         """The offers as they were put up, which is known once the rounds before are read."""
@@ -50,12 +59,18 @@ class Flight:
 
 
 class RoundPlayer:
-    """Plays rounds of up to four lanes over one slot pool, of at most `capacity` rows each."""
+    """Plays rounds of up to four lanes over one slot pool, of at most `capacity` rows each.
+
+    With `plain_start` the first round of an answer offers no drafts, so that its slot stands right
+    behind the prompt once.
+    """
 
     def __init__(
         self, pool: SlotPool, drafter: Drafter, executor: Executor, controller: Controller,
-        spell: Callable[[int], str], capacity: int = SPECULATIVE_TOKENS,
+        spell: Callable[[int], str], capacity: int = SPECULATIVE_TOKENS, *,
+        plain_start: bool = False,
     ) -> None:  # fmt: skip
+        self.plain_start = plain_start
         self.pool, self.drafter, self.executor = pool, drafter, executor
         self.controller, self.spell, self.capacity = controller, spell, capacity
         self.flights: deque[Flight] = deque()
@@ -90,8 +105,20 @@ class RoundPlayer:
         choice = self._choose(answers, offers, context)
         plan = self._plan(answers, choice, known + self._unread())
         frame = self.executor.play(self._lanes(answers), plan)
+        heard = self.executor.heard(len(answers)) if any(map(self._begins, answers)) else None
         settled, self._disturbed = not self._disturbed, False
-        self.flights.append(Flight(tuple(answers), offers, choice, frame, began, settled))
+        self.flights.append(Flight(tuple(answers), offers, choice, frame, began, settled, heard))
+
+    def recall(self, answer: Answer, hidden: Tensor, logits: Tensor) -> None:
+        """Have the first round of an answer played on what a pass over its pending token gave
+        before: hidden [F] and logits [V]. Nothing is drafted, and nothing learned of its time."""
+        began = time.perf_counter()
+        offers, choice = (self._stage(answer, 0),), Choice(0, RECALLED)
+        plan = self._plan([answer], choice, answer.context)
+        lanes = Lanes(self.pool, (answer.slot,))
+        frame = self.executor.recall(lanes, plan, hidden, logits)
+        self.flights.append(Flight((answer,), offers, choice, frame, began, False, recalled=True))
+        self.unsettle()
 
     def collect(self) -> list[tuple[Answer, Played]]:
         """Wait for the oldest round under way; the answers and what they got.
@@ -105,7 +132,8 @@ class RoundPlayer:
         offers = flight.offered()
         began, self._ended = max(flight.began, self._ended), time.perf_counter()
         ms = 1e3 * (self._ended - began)
-        self._learn(flight, offers, records, ms)
+        if not flight.recalled:
+            self._learn(flight, offers, records, ms)
         return [
             (
                 answer,
@@ -117,6 +145,7 @@ class RoundPlayer:
                     len(answers),
                     self._logprobs(flight.frame, lane, record, answer.request.logprobs),
                     flight.frame.repair_ms,
+                    self._heard(flight, lane, answer),
                 ),
             )
             for lane, (answer, record) in enumerate(zip(answers, records, strict=True))
@@ -125,6 +154,17 @@ class RoundPlayer:
     def under_way(self, answer: Answer) -> bool:
         """Whether a round that was not read yet names the answer."""
         return any(answer in flight.answers for flight in self.flights)
+
+    def _begins(self, answer: Answer) -> bool:
+        """Whether no round of the answer was played or is under way."""
+        return not answer.generated and not self.under_way(answer)
+
+    def _heard(self, flight: Flight, lane: int, answer: Answer) -> tuple[Tensor, Tensor] | None:
+        """What a flight heard of a lane whose answer began with it."""
+        if flight.heard is None or answer.generated:
+            return None
+        hidden, logits = flight.heard
+        return hidden[lane], logits[lane]
 
     def _out(self, answer: Answer) -> int:
         """Rounds under way that name the answer; each brings it a token at least, or its end."""
@@ -152,6 +192,8 @@ class RoundPlayer:
 
     def _stage(self, answer: Answer, most: int) -> Offer:
         most = min(most, answer.request.speculation.draft_tokens, answer.left - 1)
+        if self.plain_start and self._begins(answer):
+            most = 0
         return self.drafter.stage(answer.slot, most, self._copied(answer))
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:

@@ -56,8 +56,8 @@ class Node:
     the state after the last token is `whole`; and PASSED "hidden" [F] and "logits" [V], if a pass
     over the last token was `recalled`. It is None while it lies on disk alone. `drafted` says
     whether the draft head's rows can be relied on. `nbytes` is what the tensors take, loaded or
-    not; `used` is when it was last used, by the tree's count; `start` tokens stand before it. What a
-    `private` node holds may not be written to disk. The root has no parent and no tokens.
+    not; `used` is when it was last used, by the tree's count; `start` tokens stand before it. What
+    a `private` node holds may not be written to disk. The root has no parent and no tokens.
     """
 
     digest: str

@@ -43,16 +43,19 @@ class MtpInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
     """Bytes on the device: what memory admission reckoned before the load, by part, and what is
-    allocated after it; None where that cannot be seen.
+    allocated after it; None where that cannot be seen. `snapshots` are the most bytes of the host
+    that snapshots of prefixes may take.
     """
 
     priced: dict[str, int]
     allocated: int | None = None
+    snapshots: int = 0
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size:,}" for name, size in self.priced.items())
         found = f"; allocated {self.allocated:,} B" if self.allocated is not None else ""
-        return f"priced {sum(self.priced.values()):,} B ({parts}){found}"
+        kept = f"; snapshots up to {self.snapshots:,} B" if self.snapshots else ""
+        return f"priced {sum(self.priced.values()):,} B ({parts}){found}{kept}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A request got a slot. `restored_tokens` of the prompt were still in its caches.
+    """A request got a slot. `restored_tokens` of the prompt need no computing: they were
+    `restored_from` a slot (its own or another), from snapshots in memory or on disk; "" for none.
 
     `sampling` has the seed that is used. The prompt of an answer that is continued ends with its
     tokens so far, `continued`; `said` characters of its text stand, and `thought` of its thinking:
@@ -134,6 +138,7 @@ class Started:
     continued: tuple[int, ...] = ()
     said: int = 0
     thought: int = 0
+    restored_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

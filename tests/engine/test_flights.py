@@ -14,6 +14,7 @@ from itertools import chain
 from types import SimpleNamespace
 
 import pytest
+from torch import Tensor
 
 from flarechat.engine.contracts import Executor
 from flarechat.engine.executors.eager import EagerExecutor
@@ -62,6 +63,12 @@ class Late:
 
     def copy(self, source: int, target: int, rows: int) -> None:
         self.eager.copy(source, target, rows)
+
+    def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
+        return self.eager.heard(lanes)
+
+    def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
+        return self.eager.recall(lanes, plan, hidden, logits)
 
     def wait(self) -> None:
         self.eager.wait()

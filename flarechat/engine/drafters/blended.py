@@ -90,6 +90,15 @@ class BlendedDrafter:
         for drafter in (self.copies, self.learned):
             drafter.copied(source, target)
 
+    def reliable(self, slot: int, rows: int) -> bool:
+        """If those of both are."""
+        return self.copies.reliable(slot, rows) and self.learned.reliable(slot, rows)
+
+    def restored(self, slot: int, rows: int) -> None:
+        """Both are told."""
+        for drafter in (self.copies, self.learned):
+            drafter.restored(slot, rows)
+
     def states(self) -> Sequence[State]:
         """The states of both."""
         return (*self.copies.states(), *self.learned.states())

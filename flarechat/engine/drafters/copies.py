@@ -215,6 +215,13 @@ class CopyDrafter:
     def copied(self, source: int, target: int) -> None:
         """Copies are found by tokens, which `open` is told."""
 
+    def reliable(self, slot: int, rows: int) -> bool:
+        """It has no rows that could be missing."""
+        return True
+
+    def restored(self, slot: int, rows: int) -> None:
+        """As `copied`."""
+
     def states(self) -> Sequence[State]:
         """Staged drafts are not state: nothing has to survive a round."""
         return ()

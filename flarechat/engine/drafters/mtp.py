@@ -115,6 +115,14 @@ class MtpDrafter:
         """The draft rows came along: as many as could be relied on."""
         self.ready[target] = self.ready[source]
 
+    def reliable(self, slot: int, rows: int) -> bool:
+        """Whether the draft rows that go with so many tokens were made."""
+        return self.always_absorbs or self.ready[slot] >= rows - 1
+
+    def restored(self, slot: int, rows: int) -> None:
+        """The draft rows came from elsewhere: those that go with so many tokens."""
+        self.ready[slot] = max(rows - 1, 0)
+
     def states(self) -> Sequence[State]:
         """The draft rows and the hidden rows."""
         return (self.cache, self.hidden)

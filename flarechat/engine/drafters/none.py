@@ -60,6 +60,13 @@ class NoDrafter:
     def copied(self, source: int, target: int) -> None:
         """It keeps nothing of a slot."""
 
+    def reliable(self, slot: int, rows: int) -> bool:
+        """It has no rows that could be missing."""
+        return True
+
+    def restored(self, slot: int, rows: int) -> None:
+        """It keeps nothing of a slot."""
+
     def states(self) -> Sequence[State]:
         """None."""
         return ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flarechat.engine.executors.passes import Overheard, Recalled
 from flarechat.engine.round import play_round
 
 if TYPE_CHECKING:
@@ -29,15 +30,29 @@ class EagerExecutor:
 
     def __init__(self, target: Target, drafter: Drafter, staging: Staging | None = None) -> None:
         self.target, self.drafter, self.staging = target, drafter, staging
+        self._overheard = Overheard(target)
 
     @torch.inference_mode()
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
         """Run one round."""
         if self.staging is not None:
             self.staging.upload()
-        before = self.target.repair_ms
-        frame = play_round(self.target, self.drafter, lanes, plan)
+        before, self._overheard = self.target.repair_ms, Overheard(self.target)
+        target = self._overheard
+        frame = play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
         return replace(frame, repair_ms=self.target.repair_ms - before)
+
+    def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
+        """Copies of the last pass's first rows."""
+        return self._overheard.first(lanes)
+
+    @torch.inference_mode()
+    def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
+        """Run the round on what a pass gave before."""
+        if self.staging is not None:
+            self.staging.upload()
+        target = Recalled(hidden, logits, lanes)
+        return play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
 
     @torch.inference_mode()
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from flarechat.engine.executors.capture import Capture, CudaCapture, Replay
 from flarechat.engine.executors.catalogue import Captured, Catalogue
 from flarechat.engine.executors.eager import prefill_chunk
+from flarechat.engine.executors.passes import Overheard, Recalled
 from flarechat.engine.frame import HEADER, Frame, Logprobs, token_logprobs
 from flarechat.engine.plan import LANE_COUNTS, Plan
 from flarechat.engine.round import play_round
@@ -58,25 +59,15 @@ class FixedLanes(Lanes):
         return self._index.shape[0]
 
 
-class Overheard:
-    """A target that keeps the logits of its last pass for whoever asks."""
-
-    def __init__(self, target: Target) -> None:
-        self._target, self.keep = target, target.keep
-        self.logits: Tensor | None = None
-
-    def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        hidden, self.logits = self._target.verify(lanes, inputs, plan)
-        return hidden, self.logits
-
-
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A captured round: its replay, the record [B, HEADER + W] that it leaves, its logits
-    [B, W, V] until something else is replayed, and the host's two frames of that shape."""
+    """A captured round: its replay, the record [B, HEADER + W] that it leaves, its pass's hidden
+    [B, W, F] and logits [B, W, V] until something else is replayed, and the host's two frames of
+    the record's shape."""
 
     replay: Replay
     record: Tensor
+    hidden: Tensor
     logits: Tensor
     frames: tuple[Tensor, Tensor]
 
@@ -103,6 +94,7 @@ class GraphExecutor:
         self._rounds: dict[Captured, Round] = {}
         self._pieces: dict[Captured, Replay] = {}
         self._copying: Replay | None = None
+        self._last: Round | None = None
 
     # Once, at start.
 
@@ -153,13 +145,13 @@ class GraphExecutor:
 
         return work
 
-    def _play(self, captured: Captured) -> tuple[Tensor, Tensor]:
-        """The page over the lanes that are staged: its record and its logits."""
+    def _play(self, captured: Captured) -> tuple[Tensor, Tensor, Tensor]:
+        """The page over the lanes that are staged: its record, and its pass's hidden and logits."""
         target = Overheard(self.target)
         lanes = FixedLanes(self.pool, self._index[captured.lanes])
         frame = play_round(target, self.drafter, lanes, captured.plan)  # type: ignore[arg-type]
-        assert target.logits is not None
-        return frame.record, target.logits
+        assert target.gave is not None
+        return frame.record, *target.gave
 
     def _prefill(self, captured: Captured) -> tuple[()]:
         """The piece of a prompt that is staged."""
@@ -181,10 +173,10 @@ class GraphExecutor:
         if captured.prefill:
             self._pieces[captured] = replay
             return
-        record, logits = out
+        record, *gave = out
         frames = [landing[: record.numel()].view(record.shape) for landing in self._landings]
-        borrowed = self.capture.borrowed(logits)
-        self._rounds[captured] = Round(replay, record, borrowed, (frames[0], frames[1]))
+        hidden, logits = map(self.capture.borrowed, gave)
+        self._rounds[captured] = Round(replay, record, hidden, logits, (frames[0], frames[1]))
 
     # From then on.
 
@@ -195,11 +187,26 @@ class GraphExecutor:
         self._slots[: len(lanes), 0] = lanes.slots
         self.staging.upload()
         own.replay()
+        self._last = own
         frame, mark = own.frames[self._turn], self._marks[self._turn]
         self._turn = 1 - self._turn
         frame.copy_(own.record, non_blocking=True)
         mark.record()
         return Frame(frame, self._logprobs(own, plan.logprobs), ready=mark)
+
+    @torch.inference_mode()
+    def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
+        """Copies of what the last replay left."""
+        assert self._last is not None, "nothing was played"
+        return self._last.hidden[:lanes, 0].clone(), self._last.logits[:lanes, 0].clone()
+
+    @torch.inference_mode()
+    def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
+        """Play the round by plain calls, as nothing of the target's is left to replay."""
+        self._slots[: len(lanes), 0] = lanes.slots
+        self.staging.upload()
+        target = Recalled(hidden, logits, lanes)
+        return play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
 
     @torch.inference_mode()
     def _logprobs(self, own: Round, alternatives: int) -> Logprobs | None:

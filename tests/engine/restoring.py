@@ -1,0 +1,149 @@
+"""Engines whose prompts are token numbers, whose slots can be lost, and whose state is compared.
+
+A long context for the softened tiny llama with its head; a disk that is a dictionary.
+"""
+
+from __future__ import annotations
+
+import random as chance
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from flarechat.engine.snapshots import Node
+from flarechat.engine.state.indexer import RING
+from flarechat.protocol import Finished, Message, Request, Round, Sampling, Speculation, Started
+from tests.engine.conftest import Desk
+
+Make = Callable[..., Desk]
+LAW = Sampling(temperature=1.0, top_k=20, seed=3)
+MTP = Speculation(history_drafts=False, adaptive=False, draft_tokens=3)
+BOTH = Speculation(adaptive=False, draft_tokens=5)
+SPOILT = 1e3
+
+
+def tokens_of(messages: Sequence[Message], thinking: bool = True) -> list[int]:
+    """The tokens that a message names."""
+    return [int(word) for word in messages[0].content.split()]
+
+
+def numbered(desk: Desk) -> Desk:
+    """The same desk, asked in token numbers; no token ends an answer."""
+    desk.engine.language = replace(desk.engine.language, encode_chat=tokens_of, eos=())
+    return desk
+
+
+def text_of(count: int, seed: int = 0) -> list[int]:
+    """So many tokens, drawn."""
+    draw = chance.Random(seed)
+    return [draw.randrange(3, 250) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer: its events, and the tokens of its rounds."""
+
+    started: Started
+    finished: Finished
+    rounds: list[Round]
+
+    @property
+    def tokens(self) -> list[int]:
+        return list(chain.from_iterable(r.tokens for r in self.rounds))
+
+    @property
+    def played(self) -> list[tuple[object, ...]]:
+        """What every round put up and what of it was kept."""
+        return [(r.offered, r.accepted, r.sources, r.tokens) for r in self.rounds]
+
+
+def asking(desk: Desk, tokens: Sequence[int], **fields: object) -> Request:
+    """A request whose prompt is these tokens."""
+    own = {"sampling": LAW, "max_tokens": 64, "speculation": MTP, **fields}
+    return desk.request(" ".join(map(str, tokens)), **own)
+
+
+def heard(desk: Desk, request: Request) -> Said:
+    """What came of a request that ended."""
+    (started,) = [e for e in desk.of(request.id) if isinstance(e, Started)]
+    return Said(started, desk.finished(request.id), desk.rounds(request.id))
+
+
+def ask(desk: Desk, tokens: Sequence[int], **fields: object) -> Said:
+    """Answer one prompt to its end."""
+    request = asking(desk, tokens, **fields)
+    desk.answer(request)
+    return heard(desk, request)
+
+
+def lose(desk: Desk) -> None:
+    """Nothing that any slot holds is there any more."""
+    engine = desk.engine
+    for slot in range(engine.pool.slots):
+        engine.residents.forget(slot)
+        engine.drafter.restored(slot, 0)
+    for state in engine.bookings.keeper._states.values():
+        for tensor in state.tensors().values():
+            tensor.fill_(SPOILT if tensor.is_floating_point() else 1)
+
+
+def state_of(desk: Desk, slot: int = 0) -> dict[str, Tensor]:
+    """All that the states of target and drafter have of the tokens that a slot holds."""
+    rows = len(desk.engine.residents.held(slot))
+    told = {
+        place + name: view.clone()
+        for place, state in desk.engine.bookings.keeper._states.items()
+        for name, view in (state.by_token(slot, 0, rows) | state.beside(slot)).items()
+    }
+    for name in [name for name in told if name.endswith("ring")]:
+        # Of raw keys only those of the open block mean something.
+        keys = rows - name.startswith("draft")
+        told[name] = told[name][:, [at % RING for at in range(keys - keys % 4, keys)]]
+    return told
+
+
+def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """To the bit."""
+    assert ours.keys() == theirs.keys()
+    wrong = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
+    assert not wrong, f"not the same: {wrong}"
+
+
+class Disk:
+    """A store that keeps copies of nodes in a dictionary."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[Node, dict[str, Tensor]]] = {}
+        self.loaded = 0
+
+    def keep(self, node: Node) -> None:
+        assert node.tensors is not None
+        copies = {name: tensor.clone() for name, tensor in node.tensors.items()}
+        self.nodes[node.digest] = node, copies
+
+    def holds(self, node: Node) -> bool:
+        return node.digest in self.nodes
+
+    def load(self, node: Node) -> Mapping[str, Tensor] | None:
+        self.loaded += 1
+        found = self.nodes.get(node.digest)
+        return None if found is None else found[1]
+
+    def give(self, desk: Desk) -> Desk:
+        """Let an engine know of all that was kept, and keep what it makes."""
+        tree = desk.engine.bookings.keeper.tree
+        tree.store = self
+        again = {tree.root.digest: tree.root}
+        for kept, _ in self.nodes.values():
+            assert kept.parent is not None
+            node = Node(
+                digest=kept.digest, parent=again[kept.parent.digest], offset=kept.offset,
+                tokens=kept.tokens, nbytes=kept.nbytes, whole=kept.whole, recalled=kept.recalled,
+                drafted=kept.drafted,
+            )  # fmt: skip
+            again[kept.digest] = node
+            tree.join([node])
+        return desk

@@ -1,0 +1,146 @@
+"""What was computed once comes back: every state to the bit, for target and draft head, and text
+and acceptance with it. The reference is an engine that keeps its slots and no snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.captures import captured
+from tests.engine.conftest import Desk
+from tests.engine.learned import LearnedDesk, write_head
+from tests.engine.qwen38.test_end_to_end import fresh_desk
+from tests.engine.restoring import (
+    BOTH,
+    Disk,
+    Make,
+    Said,
+    ask,
+    assert_same,
+    lose,
+    numbered,
+    state_of,
+    text_of,
+)
+from tests.engine.test_flights import late
+from tests.models import tiny
+
+Scene = Callable[[list[int], list[int]], list[int]]
+# From the first prompt and its answer to the prompt that is restored.
+SCENES: dict[str, Scene] = {
+    "turn": lambda prompt, said: [*prompt, *said, *text_of(9, 5)],
+    "edit": lambda prompt, said: [*prompt[: len(prompt) // 2 + 1], *text_of(9, 6)],
+    "continued": lambda prompt, said: [*prompt, *said[:7]],
+    "other session": lambda prompt, said: [*prompt, *text_of(5, 7)],
+    "regenerate": lambda prompt, said: prompt,
+}
+LENGTHS = (2, 3, 4, 5, 63, 64, 65, 66, 256, 257, 258)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Engines on the softened tiny llama with its head and room for long texts."""
+    folder = tmp_path_factory.mktemp("long")
+    model = tiny.write(folder / "long.gguf", extra={"llama.context_length": 6144}).path
+    head: Path = write_head(folder, model, folder)
+
+    def make(**boot: object) -> Desk:
+        return numbered(LearnedDesk(model, folder, mtp_file=str(head), **boot))
+
+    return make
+
+
+def qwen(**boot: object) -> Desk:
+    return numbered(fresh_desk("nvfp4", **boot))
+
+
+def played(desk: Desk, length: int, scene: Scene, *, lost: bool, **how: object) -> Said:
+    """A prompt is answered, then what the scene makes of it, with or without the slots' state."""
+    prompt = text_of(length)
+    first = ask(desk, prompt, **how)
+    if lost:
+        lose(desk)
+    return ask(desk, scene(prompt, first.tokens), **how)
+
+
+def assert_restored(ours: Desk, theirs: Desk, said: Said, expected: Said) -> None:
+    """Nobody could tell the two apart."""
+    assert expected.tokens == said.tokens
+    assert expected.played == said.played
+    assert theirs.engine.residents.held(0) == ours.engine.residents.held(0)
+    assert_same(state_of(ours), state_of(theirs))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_a_llama_lost_comes_back_to_the_bit(llama: Make, scene: str, length: int) -> None:
+    made, kept = llama(), llama(prefix_cache=0)
+    # A recalled first round offers no drafts: nor does the reference's.
+    kept.engine.player.plain_start = made.engine.player.plain_start = scene == "regenerate"
+    said = played(made, length, SCENES[scene], lost=True)
+    expected = played(kept, length, SCENES[scene], lost=False)
+
+    assert expected.started.restored_tokens == said.started.restored_tokens
+    assert "memory" == said.started.restored_from
+    assert sum(r.accepted for r in said.rounds) > 10
+    assert_restored(made, kept, said, expected)
+    reasons = {r.reason for r in said.rounds}
+    assert ("the same prompt was answered before" in reasons) == (scene == "regenerate")
+
+
+@pytest.mark.parametrize("kind", [late, captured])
+@pytest.mark.parametrize("scene", SCENES)
+def test_so_it_does_with_two_rounds_under_way(
+    llama: Make, scene: str, kind: Callable[[Desk], Desk]
+) -> None:
+    made, kept = (kind(llama(context=512, prefix_cache=size)) for size in (64, 0))
+    kept.engine.player.plain_start = made.engine.player.plain_start = scene == "regenerate"
+    said = played(made, 65, SCENES[scene], lost=True, speculation=BOTH)
+    expected = played(kept, 65, SCENES[scene], lost=False, speculation=BOTH)
+
+    assert expected.started.restored_tokens == said.started.restored_tokens > 30
+    assert_restored(made, kept, said, expected)
+
+
+@pytest.mark.parametrize("length", [5, 64, 65, 66, 257])
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_a_recurrence_lost_comes_back_to_the_bit(scene: str, length: int) -> None:
+    made, kept = qwen(), qwen(prefix_cache=0)
+    kept.engine.player.plain_start = True
+    prompt = text_of(length)
+    first = ask(made, prompt)
+    following = SCENES[scene](prompt, first.tokens)
+    lose(made)
+    said = ask(made, following)
+    # The reference stops where the state can be had from: behind a turn, or behind a prompt.
+    ask(kept, prompt, max_tokens=64 if scene == "turn" else 1)
+    expected = ask(kept, following)
+
+    wanted = {"turn": length + 63, "edit": 0, "regenerate": length - 1}
+    assert wanted.get(scene, length) == said.started.restored_tokens
+    assert_restored(made, kept, said, expected)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("family", ["llama", "qwen38"])
+def test_a_cold_start_goes_on_from_what_lies_on_disk(llama: Make, scene: str, family: str) -> None:
+    make = llama if family == "llama" else qwen
+    disk, prompt = Disk(), text_of(65)
+    before, kept = disk.give(make()), make(prefix_cache=0)
+    plain = family != "llama" or scene == "regenerate"
+    before.engine.player.plain_start = kept.engine.player.plain_start = plain
+    first = ask(before, prompt)
+    made = disk.give(make())
+    made.engine.player.plain_start = plain
+    following = SCENES[scene](prompt, first.tokens)
+    said = ask(made, following)
+    ask(kept, prompt, max_tokens=64 if scene == "turn" or family == "llama" else 1)
+    expected = ask(kept, following)
+
+    if scene != "edit" or family == "llama":
+        assert "disk" == said.started.restored_from
+        assert said.started.restored_tokens > 30
+    assert_restored(made, kept, said, expected)
