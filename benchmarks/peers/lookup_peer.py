@@ -28,7 +28,8 @@ class LookupPeer:
     def __init__(self, model: str, threads: int, context: int, flash: str) -> None:
         self.llama = ll.Llama(
             model, n_ctx=context, n_threads=threads, n_threads_batch=threads, verbose=False,
-            flash_attn=flash == "on", draft_model=LlamaPromptLookupDecoding(num_pred_tokens=DRAFTS),
+            flash_attn=flash == "on", logits_all=True,
+            draft_model=LlamaPromptLookupDecoding(num_pred_tokens=DRAFTS),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
