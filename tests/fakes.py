@@ -125,6 +125,9 @@ class ScriptedEngine:
         self.settings: Settings | None = None
         self.requests: list[Request] = []
         self.cancelled: list[str] = []
+        self.asked_texts: list[tuple[int, ...]] = []
+        self.texts: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
         self.closed = False
         self._events: deque[Event] = deque()
         self._loading = loading
@@ -150,6 +153,14 @@ class ScriptedEngine:
         for turn in self._live:
             if turn.request.id == request:
                 turn.reason, turn.plays = "cancelled", deque()
+
+    def spell(self, tokens: tuple[int, ...]) -> None:
+        self.asked_texts.append(tokens)
+        self._texts.update({token: self.texts.get(token, f" t{token}") for token in tokens})
+
+    def spelled(self) -> dict[int, str]:
+        texts, self._texts = self._texts, {}
+        return texts
 
     def drain(self) -> list[Event]:
         events = list(self._events)

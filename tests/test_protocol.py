@@ -27,6 +27,8 @@ from flarechat.protocol import (
     Sampling,
     Shutdown,
     Speculation,
+    Spell,
+    Spelled,
     Started,
     Submit,
     TokenLogprob,
@@ -67,6 +69,10 @@ messages = st.one_of(
     st.builds(Loading, stage=st.text(), done=st.integers(), total=st.integers()),
     st.builds(
         Failed, error=st.builds(ErrorInfo, kind=st.text(), message=st.text(), hint=st.text())
+    ),
+    st.builds(Spell, tokens=st.lists(st.integers()).map(tuple)),
+    st.builds(
+        Spelled, tokens=st.lists(st.integers()).map(tuple), texts=st.lists(st.text()).map(tuple)
     ),
     st.just(Shutdown()),
     st.just(Ready(model=MODEL, lanes=2, load_ms=1.5)),

@@ -28,6 +28,8 @@ from flarechat.protocol import (
     Failed,
     Request,
     Shutdown,
+    Spell,
+    Spelled,
     Submit,
     decode,
     encode,
@@ -44,6 +46,7 @@ class EngineHost:
     def __init__(self, boot: Boot) -> None:
         self.boot = boot
         self._events: deque[Event] = deque()
+        self._spelled: dict[int, str] = {}
         self._arrived = threading.Condition()
         self._writing = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -82,6 +85,16 @@ class EngineHost:
         """Ask a request to stop within one round."""
         self._send(Cancel(request=request))
 
+    def spell(self, tokens: tuple[int, ...]) -> None:
+        """Ask what tokens say."""
+        self._send(Spell(tokens=tokens))
+
+    def spelled(self) -> dict[int, str]:
+        """What tokens say, as far as it came since the last call."""
+        with self._arrived:
+            spelled, self._spelled = self._spelled, {}
+        return spelled
+
     def drain(self) -> list[Event]:
         """Events since the last call."""
         with self._arrived:
@@ -117,7 +130,7 @@ class EngineHost:
         if self._reader is not None:
             self._reader.join(patience)
 
-    def _send(self, command: Command | Boot) -> None:
+    def _send(self, command: Command | Boot | Spell) -> None:
         """Write one line; a child that is gone is reported by its reader, not here."""
         process = self._process
         if process is None or process.stdin is None:
@@ -151,8 +164,11 @@ class EngineHost:
                 self._over = True
                 self._arrived.notify_all()
 
-    def _queue(self, event: Event) -> None:
+    def _queue(self, event: Event | Spelled) -> None:
         with self._arrived:
+            if isinstance(event, Spelled):
+                self._spelled.update(zip(event.tokens, event.texts, strict=True))
+                return
             self._events.append(event)
             self._arrived.notify_all()
 

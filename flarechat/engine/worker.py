@@ -23,6 +23,8 @@ from flarechat.protocol import (
     Event,
     Failed,
     Shutdown,
+    Spell,
+    Spelled,
     Submit,
     decode,
     encode,
@@ -53,7 +55,7 @@ class Channel:
             traceback.print_exc()
         os._exit(0)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event | Spelled) -> None:
         """Write one event; a host that went away ends the process quietly."""
         try:
             self._outgoing.write(encode(event) + "\n")
@@ -81,6 +83,9 @@ def serve(channel: Channel) -> None:
                 engine.submit(command.request)
             elif isinstance(command, Cancel):
                 engine.cancel(command.request)
+            elif isinstance(command, Spell):
+                texts = tuple(map(engine.language.tokenizer.spelled, command.tokens))
+                channel.emit(Spelled(tokens=command.tokens, texts=texts))
         engine.step()
 
 

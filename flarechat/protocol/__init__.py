@@ -51,6 +51,7 @@ from flarechat.protocol.requests import (
     Speculation,
     Submit,
 )
+from flarechat.protocol.spelling import Spell, Spelled
 from flarechat.protocol.wire import decode, encode, from_dict, to_dict
 
 __all__ = [
@@ -90,6 +91,8 @@ __all__ = [
     "SourceTotals",
     "Speculation",
     "SpeculationSummary",
+    "Spell",
+    "Spelled",
     "Started",
     "Submit",
     "Timings",

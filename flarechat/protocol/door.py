@@ -20,6 +20,12 @@ class EngineDoor(Protocol):
     def cancel(self, request: str) -> None:
         """Ask a request to stop within one round."""
 
+    def spell(self, tokens: tuple[int, ...]) -> None:
+        """Ask what tokens say; `spelled` has it some time later, while answers go on."""
+
+    def spelled(self) -> dict[int, str]:
+        """What tokens say, of those whose texts came since the last call; see Spelled."""
+
     def drain(self) -> list[Event]:
         """Return the events that came since the last call."""
 

@@ -21,12 +21,13 @@ from flarechat.protocol.events import (
     Started,
 )
 from flarechat.protocol.requests import Boot, Cancel, Shutdown, Submit
+from flarechat.protocol.spelling import Spell, Spelled
 
 _NAMES: dict[str, type] = {
     cls.__name__.lower(): cls
     for cls in (
         Boot, Submit, Cancel, Shutdown, Loading, Ready, Failed, Started, Progress, Round, Delta,
-        Finished,
+        Finished, Spell, Spelled,
     )
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ event to the chat that asked. Knows no conversation's content and no widget.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from flarechat.config import Settings
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from flarechat.ui.bridge import Bridge
 
 Clock = Callable[[], float]
+SPELLED_AT_ONCE = 1000
 
 
 class Board:
     """One engine and the chats over it. `lanes` is None until the engine is ready; `unsaved` says
-    that a chat was closed of which the disk refused a part.
+    that a chat was closed of which the disk refused a part. `texts` are what tokens of the loaded
+    model say, as far as it was asked.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Board:
         self.mtp_wanted = settings.mtp
         self.chats: list[Bridge] = []
         self.unsaved = False
+        self.texts: dict[int, str] = {}
+        self._spelling: set[int] = set()
         self._playing: set[str] = set()
         self._news: list[str] = []
 
@@ -65,12 +69,15 @@ class Board:
         self.error, self.ready = None, False
         self.loading = Loading(stage="starting")
         self._playing.clear()
+        self._spelling.clear()
+        self.texts.clear()
         for chat in self.chats:
             chat.interrupt()
         self.engine.start()
 
     def drain(self) -> None:
         """Put what the engine said since the last call into the chats' boxes."""
+        self.texts.update(self.engine.spelled())
         events = self.engine.drain()
         if not events:
             return
@@ -82,6 +89,15 @@ class Board:
                     chat.box.append(event)
             elif event.request in owners:
                 owners[event.request].box.append(event)
+
+    def spell(self, tokens: Iterable[int]) -> None:
+        """Ask what these tokens say, each once; some time later `texts` has them."""
+        if not self.ready:
+            return
+        wanted = [token for token in dict.fromkeys(tokens) if token not in self._spelling]
+        self._spelling.update(wanted)
+        for first in range(0, len(wanted), SPELLED_AT_ONCE):
+            self.engine.spell(tuple(wanted[first : first + SPELLED_AT_ONCE]))
 
     def take_news(self) -> list[str]:
         """Sentences about the engine that concern no single chat, for whoever asks first."""

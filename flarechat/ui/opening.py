@@ -112,6 +112,15 @@ class LateEngine:
             elif self._inner is not None:
                 self._inner.cancel(request)
 
+    def spell(self, tokens: tuple[int, ...]) -> None:
+        with self._lock:
+            if self._inner is not None:
+                self._inner.spell(tokens)
+
+    def spelled(self) -> dict[int, str]:
+        with self._lock:
+            return self._inner.spelled() if self._inner else {}
+
     def drain(self) -> list[Event]:
         with self._lock:
             events, self._events = self._events, []

@@ -187,6 +187,12 @@ class Tokenizer:
             return str(self._backend.id_to_token(token))
         return self.token_bytes(token).decode(errors="replace")
 
+    def spelled(self, token: int) -> str:
+        """The token for people who look at it alone: bytes that are no character are \\xNN."""
+        if token in self._control_ids:
+            return str(self._backend.id_to_token(token))
+        return self.token_bytes(token).decode(errors="backslashreplace")
+
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of the tokens; bytes that are not UTF-8 become U+FFFD."""
         text = b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
