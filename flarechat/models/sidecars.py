@@ -30,6 +30,7 @@ _BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1}
 _READ = "BF16, F16, F32 and packed ones"
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 16
+_REFUSED = "The MTP file"
 
 Refused = Callable[[str], None]
 
@@ -92,7 +93,12 @@ def candidates(
 
 def refusal(path: Path, why: str) -> ModelError:
     """The error of a file that cannot be used; its message is the notice."""
-    return ModelError(f"The MTP file {path} is not used: {why}.", "The chat goes on without it.")
+    return ModelError(f"{_REFUSED} {path} is not used: {why}.", "The chat goes on without it.")
+
+
+def is_refusal(notice: str) -> bool:
+    """Whether a notice of the engine is about a file that cannot be used."""
+    return notice.startswith(_REFUSED)
 
 
 def refusal_for(path: Path, error: ModelError) -> ModelError:

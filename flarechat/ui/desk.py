@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from flarechat.chat import Turn
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError, UsageError
+from flarechat.models.sidecars import is_refusal
 from flarechat.protocol import ModelInfo
 from flarechat.ui import choices, slash, themes
 from flarechat.ui.beat import Beat
@@ -96,6 +97,9 @@ class Desk:
         if not argument:
             raise UsageError("/branch needs the number of a turn.", "Write /branch N.")
         await self._screen.verbs.branch(self._turn(argument))
+
+    async def _tokens(self, argument: str) -> None:
+        await self._screen.verbs.tokens(self._turn(argument, "assistant"))
 
     async def _undo(self, argument: str) -> None:
         await self._screen.verbs.undo()
@@ -217,8 +221,8 @@ def info_text(screen: ChatScreen) -> str:
 
 def _mtp_lines(model: ModelInfo, off: str, notices: Sequence[str]) -> list[str]:
     """The loaded draft head, or why there is none, and what was said of others."""
-    head = model.mtp
+    head, refusals = model.mtp, list(filter(is_refusal, notices))
     if head is None:
-        return list(notices) or [off]
+        return refusals or [off]
     facts = f"{head.parameters / 1e6:.1f} M parameters, {head.draft_vocabulary} draft tokens"
-    return [f"{head.file} ({facts}){', ' if off else ''}{off}", *notices]
+    return [f"{head.file} ({facts}){', ' if off else ''}{off}", *refusals]

@@ -11,6 +11,7 @@ from collections import deque
 
 from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
+from flarechat.models.sidecars import is_refusal
 from flarechat.protocol import (
     EngineDoor,
     ErrorInfo,
@@ -115,7 +116,7 @@ class Standing:
         return self._why_no_mtp(self.settings.speculation())
 
     def _why_no_mtp(self, speculation: Speculation) -> str:
-        wanted, refused = self.board.mtp_wanted, bool(self.notices)
+        wanted, refused = self.board.mtp_wanted, any(map(is_refusal, self.notices))
         return why_no_mtp(self.model, speculation, wanted=wanted, refused=refused)
 
     @property
