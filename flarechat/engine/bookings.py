@@ -94,12 +94,15 @@ class Bookings:
 
     def take(self, answer: Answer) -> None:
         """Keep a snapshot of what the answer's slot holds: the state after tokens all final."""
-        self.keeper.take(answer.slot, self.residents.held(answer.slot))
+        held = self.residents.held(answer.slot)
+        self.keeper.take(answer.slot, held, private=answer.request.private)
 
     def remember(self, answer: Answer, hidden: Tensor, logits: Tensor, *, whole: bool) -> None:
         """The answer's first round was read: keep what its pass gave for the pending token. The
         slot's state is `whole` if it stands right behind that token."""
-        self.keeper.remember(answer.slot, answer.prompt, hidden, logits, whole=whole)
+        self.keeper.remember(
+            answer.slot, answer.prompt, hidden, logits, whole=whole, private=answer.request.private
+        )
 
     def recall(self, answer: Answer) -> tuple[Tensor, Tensor] | None:
         """What a pass over the pending token of a prompt that was computed gave before."""

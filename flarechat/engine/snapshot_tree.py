@@ -80,7 +80,7 @@ class SnapshotTree:
 
     def add(self, node: Node) -> bool:
         """Take a new node in, if there is room for it beside those it hangs on."""
-        if node.digest in self.nodes or not self._make_room(node.nbytes, node.path()):
+        if node.digest in self.nodes or not self._make_room(node.nbytes, node.path()[:-1]):
             return False
         self._hang(node)
         self.nbytes += node.nbytes
@@ -95,6 +95,11 @@ class SnapshotTree:
             if node.digest not in self.nodes:
                 self._hang(node)
 
+    def resize(self, budget: int) -> None:
+        """From now on so many bytes may be in memory; what is too much goes."""
+        self.budget = budget
+        self._make_room(0, ())
+
     def touch(self, node: Node) -> None:
         """The node and what it hangs on were used just now."""
         self._clock += 1
@@ -102,16 +107,16 @@ class SnapshotTree:
             used.used = self._clock
 
     def load(self, node: Node) -> bool:
-        """Have the tensors of a node and of all that it hangs on in memory. What is lost on disk
-        leaves the tree, with all that hangs on it."""
+        """Have the tensors of a node and of all that it hangs on in memory, whether they fit the
+        budget or not. What is lost on disk leaves the tree, with all that hangs on it."""
         path = node.path()
         for lost in [n for n in path if n.tensors is None]:
             tensors = None if self.store is None else self.store.load(lost)
             if tensors is None:
                 self.drop(lost)
                 return False
-            lost.tensors = tensors
             self._make_room(lost.nbytes, path)
+            lost.tensors = tensors
             self.nbytes += lost.nbytes
         self.touch(node)
         return True
@@ -137,15 +142,15 @@ class SnapshotTree:
         self.nodes[node.digest] = node
 
     def _make_room(self, size: int, spared: Collection[Node]) -> bool:
-        """Let leaves go, but none of the `spared`, until `size` more bytes fit the budget."""
-        if size > self.budget:
+        """Let leaves go, but none of the `spared`, until `size` more bytes fit the budget; none at
+        all if they cannot."""
+        held = sum(node.nbytes for node in spared if node.tensors is not None)
+        if held + size > self.budget:
             return False
         while self.nbytes + size > self.budget:
             loaded = [node for node in self.nodes.values() if node.tensors is not None]
             stems = {id(node.parent) for node in loaded} | {id(node) for node in spared}
-            leaves = [node for node in loaded if id(node) not in stems]
-            if not leaves:
-                return False
+            leaves = (node for node in loaded if id(node) not in stems)
             self._let_go(min(leaves, key=lambda node: node.used))
         return True
 

@@ -112,7 +112,8 @@ class Request:
     Where the last message is the assistant's, the model goes on inside it, as if it had not been
     cut off: its tokens count as generated, and events tell the whole answer or what is new.
     `controller` is the controller state an earlier turn finished with, or None. Without `thinking`
-    the template is told that the model is not to think.
+    the template is told that the model is not to think. Of a `private` one nothing is written to
+    disk by the engine.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Request:
     logprobs: int = 0
     controller: dict[str, Any] | None = None
     thinking: bool = True
+    private: bool = False
 
     def __post_init__(self) -> None:
         _require("max-tokens", self.max_tokens, 1, 2**31 - 1)

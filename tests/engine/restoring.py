@@ -8,7 +8,10 @@ from __future__ import annotations
 import random as chance
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -17,12 +20,16 @@ from flarechat.engine.snapshots import Node
 from flarechat.engine.state.indexer import RING
 from flarechat.protocol import Finished, Message, Request, Round, Sampling, Speculation, Started
 from tests.engine.conftest import Desk
+from tests.engine.learned import LearnedDesk, write_head
+from tests.engine.qwen38.test_end_to_end import fresh_desk
+from tests.models import tiny
 
 Make = Callable[..., Desk]
 LAW = Sampling(temperature=1.0, top_k=20, seed=3)
 MTP = Speculation(history_drafts=False, adaptive=False, draft_tokens=3)
 BOTH = Speculation(adaptive=False, draft_tokens=5)
 SPOILT = 1e3
+_KEPT = TemporaryDirectory(prefix="flarechat-long-")
 
 
 def tokens_of(messages: Sequence[Message], thinking: bool = True) -> list[int]:
@@ -34,6 +41,25 @@ def numbered(desk: Desk) -> Desk:
     """The same desk, asked in token numbers; no token ends an answer."""
     desk.engine.language = replace(desk.engine.language, encode_chat=tokens_of, eos=())
     return desk
+
+
+@cache
+def _files() -> tuple[Path, Path]:
+    """The tiny llama with a long context, and its head."""
+    folder = Path(_KEPT.name)
+    model = tiny.write(folder / "long.gguf", extra={"llama.context_length": 6144}).path
+    return model, write_head(folder, model, folder)
+
+
+def llama(**boot: object) -> Desk:
+    """An engine on the softened tiny llama with its head and room for long texts."""
+    model, head = _files()
+    return numbered(LearnedDesk(model, model.parent, mtp_file=str(head), **boot))
+
+
+def qwen(**boot: object) -> Desk:
+    """An engine on the random tiny qwen38 with its head."""
+    return numbered(fresh_desk("nvfp4", **boot))
 
 
 def text_of(count: int, seed: int = 0) -> list[int]:

@@ -5,28 +5,24 @@ and acceptance with it. The reference is an engine that keeps its slots and no s
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
-from tests.engine.learned import LearnedDesk, write_head
-from tests.engine.qwen38.test_end_to_end import fresh_desk
 from tests.engine.restoring import (
     BOTH,
     Disk,
-    Make,
     Said,
     ask,
     assert_same,
+    llama,
     lose,
-    numbered,
+    qwen,
     state_of,
     text_of,
 )
 from tests.engine.test_flights import late
-from tests.models import tiny
 
 Scene = Callable[[list[int], list[int]], list[int]]
 # From the first prompt and its answer to the prompt that is restored.
@@ -38,23 +34,6 @@ SCENES: dict[str, Scene] = {
     "regenerate": lambda prompt, said: prompt,
 }
 LENGTHS = (2, 3, 4, 5, 63, 64, 65, 66, 256, 257, 258)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Engines on the softened tiny llama with its head and room for long texts."""
-    folder = tmp_path_factory.mktemp("long")
-    model = tiny.write(folder / "long.gguf", extra={"llama.context_length": 6144}).path
-    head: Path = write_head(folder, model, folder)
-
-    def make(**boot: object) -> Desk:
-        return numbered(LearnedDesk(model, folder, mtp_file=str(head), **boot))
-
-    return make
-
-
-def qwen(**boot: object) -> Desk:
-    return numbered(fresh_desk("nvfp4", **boot))
 
 
 def played(desk: Desk, length: int, scene: Scene, *, lost: bool, **how: object) -> Said:
@@ -76,7 +55,7 @@ def assert_restored(ours: Desk, theirs: Desk, said: Said, expected: Said) -> Non
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("scene", SCENES)
-def test_what_a_llama_lost_comes_back_to_the_bit(llama: Make, scene: str, length: int) -> None:
+def test_what_a_llama_lost_comes_back_to_the_bit(scene: str, length: int) -> None:
     made, kept = llama(), llama(prefix_cache=0)
     # A recalled first round offers no drafts: nor does the reference's.
     kept.engine.player.plain_start = made.engine.player.plain_start = scene == "regenerate"
@@ -93,9 +72,7 @@ def test_what_a_llama_lost_comes_back_to_the_bit(llama: Make, scene: str, length
 
 @pytest.mark.parametrize("kind", [late, captured])
 @pytest.mark.parametrize("scene", SCENES)
-def test_so_it_does_with_two_rounds_under_way(
-    llama: Make, scene: str, kind: Callable[[Desk], Desk]
-) -> None:
+def test_so_it_does_with_two_rounds_under_way(scene: str, kind: Callable[[Desk], Desk]) -> None:
     made, kept = (kind(llama(context=512, prefix_cache=size)) for size in (64, 0))
     kept.engine.player.plain_start = made.engine.player.plain_start = scene == "regenerate"
     said = played(made, 65, SCENES[scene], lost=True, speculation=BOTH)
@@ -126,7 +103,7 @@ def test_what_a_recurrence_lost_comes_back_to_the_bit(scene: str, length: int) -
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("family", ["llama", "qwen38"])
-def test_a_cold_start_goes_on_from_what_lies_on_disk(llama: Make, scene: str, family: str) -> None:
+def test_a_cold_start_goes_on_from_what_lies_on_disk(scene: str, family: str) -> None:
     make = llama if family == "llama" else qwen
     disk, prompt = Disk(), text_of(65)
     before, kept = disk.give(make()), make(prefix_cache=0)
