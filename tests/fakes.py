@@ -114,6 +114,7 @@ class ScriptedEngine:
         failure: FlarechatError | None = None,
         reason: str = "stop",
         prompt_tokens: int = 12,
+        restored: tuple[int, str] = (0, ""),
         model: ModelInfo = MODEL,
         lanes: int = 1,
         notices: tuple[str, ...] = (),
@@ -132,6 +133,7 @@ class ScriptedEngine:
         self._events: deque[Event] = deque()
         self._loading = loading
         self._live: deque[_Turn] = deque()
+        self.restored = restored
 
     def start(self) -> None:
         self._events.extend(
@@ -146,7 +148,9 @@ class ScriptedEngine:
     def submit(self, request: Request) -> None:
         script = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(request)
-        self._live.append(_Turn(request, deque(script), self.reason, self.prompt_tokens))
+        turn = _Turn(request, deque(script), self.reason, self.prompt_tokens)
+        turn.restored = self.restored
+        self._live.append(turn)
 
     def cancel(self, request: str) -> None:
         self.cancelled.append(request)
@@ -194,6 +198,7 @@ class _Turn:
         self.totals = RoundTotals()
         self.said = {"answer": begun.content if begun else "", "thinking": ""}
         self.started, self.done = False, False
+        self.restored = (0, "")
 
     def step(self, lanes: int = 1) -> list[Event]:
         if not self.started:
@@ -215,7 +220,8 @@ class _Turn:
         started = Started(
             request=request.id,
             prompt_tokens=self.prompt_tokens,
-            restored_tokens=0,
+            restored_tokens=self.restored[0],
+            restored_from=self.restored[1],
             context=MODEL.context,
             max_tokens=request.max_tokens,
             acceptance="match" if request.sampling.seed is not None else "ratio",
@@ -236,7 +242,7 @@ class _Turn:
             thinking=self.said["thinking"],
             usage=Usage(
                 prompt_tokens=self.prompt_tokens,
-                restored_tokens=0,
+                restored_tokens=self.restored[0],
                 completion_tokens=totals.emitted,
                 context=self.prompt_tokens + totals.emitted,
             ),

@@ -26,6 +26,8 @@ from flarechat.protocol import (
 )
 from flarechat.ui.beat import Beat, joined
 from flarechat.ui.board import Board, Clock
+from flarechat.ui.played import Played
+from flarechat.ui.prefill import prompt_text
 from flarechat.ui.wishes import ENDINGS, Wishes
 
 
@@ -87,7 +89,7 @@ class Bridge(Wishes):
         self.conversation.close()
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
-        self.conversation, self._undone = conversation, []
+        self.conversation, self._undone, self.played = conversation, [], Played()
         self._figures.forget(self.last.usage.context if self.last else 0)
         if self.model:
             conversation.bind(self.model)
@@ -96,6 +98,13 @@ class Bridge(Wishes):
         return self.take_queue()
 
     # The engine's events
+
+    def prompt_status(self) -> str:
+        """How far the prompt of the answer shown is, while nothing of the answer is there."""
+        if self.state != "PREFILL":
+            return ""
+        meter = self.meter
+        return prompt_text(meter.prompt, meter.prefill)
 
     def pump(self) -> Beat:
         """Take in what the engine said since the last call; send what was waiting."""
@@ -139,6 +148,7 @@ class Bridge(Wishes):
 
     def _take_request(self, event: RequestEvent, beat: Beat) -> None:
         self._figures.note(event)
+        self.played.note(next(t for t in self.conversation.lives if t.id == event.request), event)
         turn = self.conversation.apply(event)
         if turn is not None:
             beat.touch(turn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flarechat.protocol import (
     Event,
@@ -21,6 +21,7 @@ from flarechat.protocol import (
     Started,
 )
 from flarechat.telemetry import RoundTotals
+from flarechat.ui.prefill import Prefill
 
 COPIES = ("history", "context")
 SPEED_WINDOW_MS = 1000.0
@@ -89,6 +90,7 @@ class View:
     speeds: tuple[float, ...] = ()
     first_token_ms: float = 0.0
     prefill: float = 0.0
+    prompt: Prefill = field(default_factory=Prefill)
     costs: tuple[WidthCost, ...] = ()
     reached: tuple[int, ...] = ()
     copies: Copies = field(default_factory=Copies)
@@ -156,6 +158,7 @@ class Meter:
         self._started: Started | None = None
         self._started_at = 0.0
         self._prefill = self._first_token_ms = 0.0
+        self.prompt = Prefill()
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_ms = 0.0
         self._speeds: deque[float] = deque(maxlen=SPARK_LENGTH)
@@ -168,9 +171,12 @@ class Meter:
         """Take in one event of the request under way."""
         if isinstance(event, Started):
             self._started, self._started_at = event, self._clock()
+            restored, place = event.restored_tokens, event.restored_from
+            self.prompt = Prefill(event.prompt_tokens, restored, place)
         elif isinstance(event, Progress):
             spent = self._clock() - self._started_at
-            self._prefill = event.done / spent if spent > 0 else 0.0
+            self._compute(event.done - self.prompt.restored)
+            self._prefill = self.prompt.computed / spent if spent > 0 else 0.0
         elif isinstance(event, Round):
             self._note_round(event)
         elif isinstance(event, Finished):
@@ -179,7 +185,12 @@ class Meter:
             ms = event.timings.prefill_ms
             self._prefill = 1e3 * fresh / ms if ms else 0.0
 
+    def _compute(self, computed: int) -> None:
+        self.prompt = replace(self.prompt, computed=max(computed, 0))
+
     def _note_round(self, played: Round) -> None:
+        if self.prompt.computed != self.prompt.fresh:
+            self._compute(self.prompt.fresh)
         if not self._first_token_ms:
             self._first_token_ms = 1e3 * (self._clock() - self._sent_at)
         self._recent.append((played.ms, played.emitted))
@@ -194,6 +205,11 @@ class Meter:
         self._reached.update(range(1, min(played.offered, played.accepted + 1) + 1))
         self._copies = self._copies.after(played)
         self._reason, self._lanes = played.reason, played.lanes
+
+    @property
+    def prefill(self) -> float:
+        """Prompt tokens computed a second; 0 until measured."""
+        return self._prefill
 
     @property
     def speculation(self) -> Speculation | None:
@@ -214,6 +230,7 @@ class Meter:
             speeds=tuple(self._speeds),
             first_token_ms=self._first_token_ms,
             prefill=self._prefill,
+            prompt=self.prompt,
             costs=costs,
             reached=tuple(self._reached[d] for d in sorted(self._reached)),
             copies=self._copies,

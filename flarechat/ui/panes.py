@@ -70,7 +70,7 @@ class Pane:
         if conversation.fan != self.fan.turns:
             self.show_fan()
         for turn in beat.touched:
-            transcript.touch(turn)
+            transcript.touch(turn, status=self.bridge.prompt_status())
         if self.fan.display:
             self.fan.touch(beat.touched)
         elif self.bridge.state == "WAITING" and conversation.live:

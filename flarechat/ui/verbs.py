@@ -73,6 +73,20 @@ class Verbs:
         self._screen.bridge.redo()
         await self._moved("Brought back.")
 
+    async def tokens(self, turn: Turn) -> None:
+        """Show where the tokens of an answer came from."""
+        if turn.role != "assistant":
+            raise UsageError("Only answers have tokens to look at.", "Choose one of the model's.")
+        if not turn.tokens and turn.status != "streaming":
+            raise UsageError(
+                "This answer was saved without its tokens.", "Only newer answers have them."
+            )
+        from flarechat.ui.screens.tokens import TokensScreen
+
+        screen = self._screen
+        number, origin = self._number(turn), screen.name_origin
+        screen.app.push_screen(TokensScreen(screen.bridge, turn, number, screen.marks, origin))
+
     async def step(self, turn: Turn, step: int) -> None:
         """Go over to another turn in the place of this one, and stay in turn mode if it is on."""
         screen = self._screen

@@ -16,6 +16,7 @@ from flarechat.errors import UsageError
 from flarechat.protocol import EngineDoor
 from flarechat.ui.beat import Beat, joined
 from flarechat.ui.board import Board, Clock
+from flarechat.ui.played import Played
 from flarechat.ui.standing import Standing
 
 ENDINGS = {"cancelled": "STOPPED", "error": "ERROR"}
@@ -34,6 +35,7 @@ class Wishes(Standing):
     ) -> None:
         super().__init__(engine, settings, clock, board)
         self._undone: list[Turn] = []
+        self.played = Played()
 
     def start(self) -> Beat:
         """Start the engine, or start it again.

@@ -65,7 +65,16 @@ KEYS = (
     ("u, ctrl+z", "take back the last message and its answer"),
     ("U, ctrl+y", "bring back what was taken back, or what followed before b"),
     ("t", "show or hide what the model thought"),
+    ("i", "its tokens, where each came from"),
     ("esc, enter, tab", "back to the prompt"),
+    ("Tokens of an answer (i in turn mode)", ""),
+    ("left, right, up, down, h, l, j, k", "move over the tokens; or click on one"),
+    ("pageup, pagedown, space", "a page up or down"),
+    ("g, G, home, end", "first, last token"),
+    ("n, N", "next token of another source; back to where this one's began"),
+    ("m MTP  h history  c context", "letters of drafts that were kept, by source"),
+    ("- correction  + own", "the model's own token: after a refused draft, or behind the kept"),
+    ("esc, i, q, enter", "back to the chat"),
 )
 
 TERMS = (
@@ -85,6 +94,8 @@ TERMS = (
     ("cond", "the same, of rounds that kept every draft before it"),
     ("ms p50", "median time of a whole round of that width"),
     ("x est", "turn speed / measured speed at width 1; - until measured"),
+    ("prompt 900 slot + 60 new", "tokens that were restored, and those that were computed"),
+    ("slot, memory, disk", "where they stood: in use on the device, kept in memory, or on disk"),
     ("TTFT", "time to the first token"),
     ("hit", "rounds that offered tokens copied from what was written before"),
     ("last", "why the last round had its width, in the controller's words"),

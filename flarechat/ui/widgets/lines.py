@@ -153,6 +153,7 @@ class KeyBar(Line):
         ("c", "Continue", "screen.verb('go_on')"),
         ("b", "From here", "screen.verb('branch')"),
         ("u", "Undo", "screen.verb('undo')"),
+        ("i", "Tokens", "screen.verb('tokens')"),
         ("f1", "Keys", "screen.keys"),
     )
     DROPPED_FIRST: ClassVar[tuple[str, ...]] = (

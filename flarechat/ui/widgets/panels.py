@@ -16,6 +16,7 @@ from textual.widget import Widget
 from flarechat.protocol import DRAFT_SOURCES, TAIL_SOURCES, SourceTotals
 from flarechat.ui.format import Glyphs, bar, count, fit, number, percent, rate, sparkline, spread
 from flarechat.ui.meter import View, WidthCost
+from flarechat.ui.prefill import prompt_figures
 
 Lines = list[str]
 INNER_WIDTH = 37
@@ -143,8 +144,9 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     mtp = summary.by_source.get("mtp", SourceTotals())
     idle = view.mtp_off and not mtp.offered
     heads = "mtp off" if idle else f"mtp {mtp.accepted}/{mtp.offered}"
-    for part in (f"{costs or 'w -'} ms", heads, f"copy {view.copies.rounds}/{summary.rounds}"):
-        if len(second) + len(part) + 2 <= width:
+    copies = f"copy {view.copies.rounds}/{summary.rounds}"
+    for part in (f"{costs or 'w -'} ms", heads, copies, prompt_figures(view.prompt)):
+        if part and len(second) + len(part) + 2 <= width:
             second += f"  {part}"
     if view.reason and width - len(second) >= SHORTEST_REASON:
         second += f"  last: {view.reason}"
@@ -202,7 +204,8 @@ class SpeedPanel(Panel):
     TITLE, ROWS = "Speed", 3
 
     def compose_lines(self, view: View, width: int) -> Lines:
-        self.border_subtitle = lanes_text(view)
+        said = [lanes_text(view), prompt_figures(view.prompt)]
+        self.border_subtitle = "  ".join(part for part in said if part)
         return speed_lines(view, width, self.marks)
 
 

@@ -41,6 +41,7 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("r", "verb('regenerate')", "Answer again", id="turn.regenerate", show=False),
         Binding("c", "verb('go_on')", "Continue the answer", id="turn.continue", show=False),
         Binding("b", "verb('branch')", "Go on from here", id="turn.branch", show=False),
+        Binding("i", "verb('tokens')", "Its tokens", id="turn.tokens", show=False),
         Binding("u,ctrl+z", "verb('undo')", "Take back", id="turn.undo", show=False),
         Binding("U,ctrl+y", "verb('redo')", "Bring back", id="turn.redo", show=False),
         Binding("t", "fold", "Show or hide thinking", id="turn.thinking", show=False),
@@ -111,10 +112,12 @@ class Transcript(VerticalScroll, can_focus=True):
         for turn in turns[len(self._turns) :]:
             self.add(turn)
 
-    def touch(self, turn: Turn, *, waits: bool = False) -> None:
-        """A turn grew, ended, or waits for a lane of the engine."""
+    def touch(self, turn: Turn, *, waits: bool = False, status: str = "") -> None:
+        """A turn grew, ended, or waits for a lane of the engine; `status` stands for its text
+        while there is none.
+        """
         if view := self._views.get(turn.id):
-            draw(view, self.query_one(TailView), waits=waits)
+            draw(view, self.query_one(TailView), waits=waits, status=status)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Show a local remark at the end, above an answer that is still being written."""

@@ -161,8 +161,10 @@ class TailView(Page):
         self.show(parts)
 
 
-def draw(view: TurnView, tail: TailView, *, waits: bool = False) -> None:
-    """Bring a turn's widget and the tail behind it up to what the turn has become."""
+def draw(view: TurnView, tail: TailView, *, waits: bool = False, status: str = "") -> None:
+    """Bring a turn's widget and the tail behind it up to what the turn has become; `status` is
+    said while nothing else is.
+    """
     turn = view.turn
     view.wait(waits)
     if turn.status != "streaming":
@@ -175,6 +177,8 @@ def draw(view: TurnView, tail: TailView, *, waits: bool = False) -> None:
         tail.say(WAITING)
     elif turn.thinking and not turn.text:
         tail.think(turn.thinking)
+    elif status and not turn.text:
+        tail.say(status)
     else:
         tail.feed(text, below=bool(view.parts))
     view.set_class(bool(tail.parts), "-live")
