@@ -31,7 +31,11 @@ def allocated(things: Any, device: torch.device, dtype: str, executor: str = "ea
 
 def storage(thing: Any, seen: set[int]) -> int:
     """Bytes of every tensor that can be reached and is not in `seen`, which takes them in."""
-    held = {t.untyped_storage().data_ptr(): t.nbytes for t in _tensors(thing, seen) if t.numel()}
+    held: dict[int, int] = {}
+    for tensor in _tensors(thing, seen):
+        if tensor.numel():
+            memory = tensor.untyped_storage().data_ptr()
+            held[memory] = max(held.get(memory, 0), tensor.nbytes)
     return sum(held.values())
 
 

@@ -57,7 +57,8 @@ class Node:
     over the last token was `recalled`. It is None while it lies on disk alone. `drafted` says
     whether the draft head's rows can be relied on. `nbytes` is what the tensors take, loaded or
     not; `used` is when it was last used, by the tree's count; `start` tokens stand before it. What
-    a `private` node holds, and what hangs on it, may not be written to disk. The root has no parent and no tokens.
+    a `private` node holds, and what hangs on it, may not be written to disk. The root has no parent
+    and no tokens.
     """
 
     digest: str

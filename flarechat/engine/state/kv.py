@@ -1,6 +1,7 @@
 """Key and value rows of every layer, contiguous per slot at fixed addresses.
 
-Owns the cache tensors [S, H, rows, D]. A row's logical existence is `consumed` in the slot pool:
+Owns the cache tensors [S, H, rows, D], which lie side by side in one, so that what a token left in
+all layers is one view. A row's logical existence is `consumed` in the slot pool:
 rows past it are unreachable, so keeping fewer rows than were verified needs no copy.
 """
 
@@ -49,9 +50,9 @@ class KVState(SlotViews):
     ) -> None:  # fmt: skip
         self.behind = behind
         self.capacity = context + 2 * SCRATCH_ROWS
-        shape = (slots, heads, self.capacity, head_dim)
-        self.keys = [zeroed(shape, dtype, device) for _ in range(layers)]
-        self.values = [zeroed(shape, dtype, device) for _ in range(layers)]
+        shape = (2 * layers, slots, heads, self.capacity, head_dim)
+        self.pairs = zeroed(shape, dtype, device)
+        self.keys, self.values = list(self.pairs[:layers]), list(self.pairs[layers:])
 
     @staticmethod
     def price(
@@ -86,9 +87,9 @@ class KVState(SlotViews):
         return rows
 
     def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
-        """Views [H, rows, D] by layer."""
+        """A view [2 * layers, H, rows, D]: the keys of all layers, then their values."""
         first, last = max(start - self.behind, 0), max(end - self.behind, 0)
-        return {name: t[slot, :, first:last] for name, t in self.tensors().items()}
+        return {"pairs": self.pairs[:, slot, :, first:last]}
 
     def tensors(self) -> dict[str, Tensor]:
         """All keys and values by layer."""
