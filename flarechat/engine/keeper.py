@@ -92,10 +92,13 @@ class Keeper:
         views = _named(ROWS, rows) | _named(BESIDE, beside) | dict(passed)
         if sum(view.nbytes for view in views.values()) > self.tree.budget:
             return
+        try:
+            copies = hosted(views)
+        except (MemoryError, RuntimeError):
+            return  # an answer does not fail for want of memory for its snapshot
         drafted = self.drafter.reliable(slot, len(tokens))
-        self.tree.add(
-            Node.of(parent, offset, tokens[start:], hosted(views), drafted=drafted, private=private)
-        )
+        own = tokens[start:]
+        self.tree.add(Node.of(parent, offset, own, copies, drafted=drafted, private=private))
 
     # From the tree into slots.
 

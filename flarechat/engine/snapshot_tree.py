@@ -70,7 +70,9 @@ class SnapshotTree:
         nodes = [self.root]
         while nodes:
             node = nodes.pop()
-            shared = common_prefix(node.tokens, tokens[node.start : node.end])
+            own = tuple(tokens[node.start : node.end])
+            same = own == node.tokens[: len(own)]
+            shared = len(own) if same else common_prefix(own, node.tokens)
             yield node, shared
             for offset, heads in node.children.items():
                 if offset <= shared and node.start + offset < len(tokens):

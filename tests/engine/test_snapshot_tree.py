@@ -107,6 +107,8 @@ def test_the_leaf_used_longest_ago_goes_first_and_no_parent_before_its_child() -
     assert {trunk.digest, left.digest, other.digest} == set(tree.nodes)
     assert grown(tree, [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]) is None
     assert tree.find([1, 2, 3, 4, 5])[1] == 5
+    tree.resize(5 * ROW)
+    assert {trunk.digest, other.digest} == set(tree.nodes)
     tree.resize(3 * ROW)
     assert {other.digest} == set(tree.nodes)
     tree.resize(0)
