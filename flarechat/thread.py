@@ -50,6 +50,11 @@ class Thread:
         return self._tree.system if now is None else now
 
     @property
+    def tree(self) -> TurnTree:
+        """All turns of all branches; to be read only."""
+        return self._tree
+
+    @property
     def memory(self) -> MemoryInfo | None:
         """The loaded model's memory, priced and allocated."""
         return self._model.memory if self._model else None

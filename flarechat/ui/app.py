@@ -136,6 +136,7 @@ class FlarechatApp(App[None]):
         yield SystemCommand("Next tab", "Show the next chat", partial(screen.action_step_tab, 1))
         yield SystemCommand("Close tab", "Stop its answer; the chat is saved", screen.close_tab)
         yield SystemCommand("Sessions", "Open or delete a saved chat", screen.action_sessions)
+        yield SystemCommand("Branches", "Every branch of this chat", screen.action_tree)
         yield SystemCommand("Settings", "Sampling, speculation, theme", screen.action_settings)
         yield SystemCommand("Telemetry", "Off, compact, full", screen.action_density)
         yield SystemCommand("Stop", "Stop the answer under way", screen.action_escape)

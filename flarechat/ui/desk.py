@@ -101,6 +101,9 @@ class Desk:
     async def _tokens(self, argument: str) -> None:
         await self._screen.verbs.tokens(self._turn(argument, "assistant"))
 
+    async def _tree(self, argument: str) -> None:
+        await self._screen.verbs.tree()
+
     async def _undo(self, argument: str) -> None:
         await self._screen.verbs.undo()
 

@@ -87,6 +87,28 @@ class Verbs:
         number, origin = self._number(turn), screen.name_origin
         screen.app.push_screen(TokensScreen(screen.bridge, turn, number, screen.marks, origin))
 
+    async def tree(self, turn: Turn | None = None) -> None:
+        """Show every branch, and go to the one that is chosen."""
+        from flarechat.ui.screens.tree import TreeScreen
+
+        screen, tree = self._screen, self._screen.bridge.conversation.tree
+        if not tree.turns:
+            raise UsageError("Nothing was said yet.", "Write a message first.")
+
+        async def chosen(turn: str | None) -> None:
+            if turn is not None:
+                await self.run("visit", tree.turns[turn])
+
+        screen.app.push_screen(TreeScreen(tree, screen.marks), chosen)
+
+    async def visit(self, turn: Turn) -> None:
+        """Go to a turn of any branch, and to what followed it last."""
+        screen = self._screen
+        if not await screen.transcript.reveal(turn.id):
+            screen.bridge.branch_at(screen.bridge.conversation.tree.end_of(turn))
+            await screen.show_conversation()
+            await screen.transcript.reveal(turn.id)
+
     async def step(self, turn: Turn, step: int) -> None:
         """Go over to another turn in the place of this one, and stay in turn mode if it is on."""
         screen = self._screen

@@ -252,3 +252,40 @@ async def test_the_keys_of_turn_mode_are_shown_in_it_and_are_buttons() -> None:
         assert "Undo" in bar and "Sessions" not in bar
         assert ["one", "an answer of pears"] == texts(chat)
         assert before == chat.text.splitlines()[-1]
+
+
+@played
+async def test_the_tree_shows_every_branch_and_goes_to_any_turn() -> None:
+    async with chatting(three(), size=(100, 30)) as chat:
+        await asked(chat, "one", "two")
+        await chat.say("/regen 2")
+        await chat.answer()
+        await chat.pick("shift+tab", "T")
+        await chat.pilot.pause()
+        shown = [line.strip("│ ").rstrip() for line in chat.text.splitlines()[3:8]]
+        await chat.press(*"two", "enter")
+        await chat.pilot.pause()
+        gone = texts(chat)
+        selected = chat.screen.transcript.selected
+        await chat.press("escape")
+        await chat.say("/redo")
+
+        assert [
+            "● #1 You: one",
+            "‹ 1/2 › #2 Model: an answer of apples",
+            "#3 You: two",
+            "#4 Model: an answer of pears",
+            "●   ‹ 2/2 › #2 Model: an answer of plums",
+        ] == shown
+        assert ["one", "an answer of apples", "two", "an answer of pears"] == gone
+        assert selected is not None and "two" == selected.text
+        assert ["one", "an answer of plums"] == texts(chat)
+
+
+@played
+async def test_the_tree_of_an_empty_chat_says_that_nothing_was_said() -> None:
+    async with chatting(three()) as chat:
+        await chat.app.screen.run_action("tree")
+        await chat.beat()
+
+        assert "Nothing was said yet." in chat.text

@@ -62,6 +62,7 @@ KEYS = (
     ("c", "continue the last answer, if it was stopped or cut off"),
     ("[ ]", "another answer, or message, in the same place and what followed it"),
     ("b", "go on from this turn; what followed it stays as a branch"),
+    ("T", "every branch; enter goes there"),
     ("u, ctrl+z", "take back the last message and its answer"),
     ("U, ctrl+y", "bring back what was taken back, or what followed before b"),
     ("t", "show or hide what the model thought"),

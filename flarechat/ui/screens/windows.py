@@ -8,7 +8,7 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from flarechat.errors import FlarechatError
-from flarechat.ui import editor
+from flarechat.ui import editor, slash
 from flarechat.ui.dashboard import Dashboard
 from flarechat.ui.desk import Desk
 from flarechat.ui.tabs import Tabs
@@ -56,6 +56,9 @@ class Windows(Screen[None]):
                 await self.reveal(screen.found_turn)
 
         self.app.push_screen(screen, opened)
+
+    async def action_tree(self) -> None:
+        await self.desk.run(slash.Invocation("tree"))
 
     def action_editor(self) -> None:
         try:

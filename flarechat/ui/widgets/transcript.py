@@ -41,6 +41,7 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("r", "verb('regenerate')", "Answer again", id="turn.regenerate", show=False),
         Binding("c", "verb('go_on')", "Continue the answer", id="turn.continue", show=False),
         Binding("b", "verb('branch')", "Go on from here", id="turn.branch", show=False),
+        Binding("T", "verb('tree')", "Every branch", id="turn.tree", show=False),
         Binding("i", "verb('tokens')", "Its tokens", id="turn.tokens", show=False),
         Binding("u,ctrl+z", "verb('undo')", "Take back", id="turn.undo", show=False),
         Binding("U,ctrl+y", "verb('redo')", "Bring back", id="turn.redo", show=False),
