@@ -5,19 +5,20 @@ Owns the rounds of the answers of this run, by answer. Knows no widget.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flarechat.chat import Turn
 from flarechat.protocol import RequestEvent, Round, Started, TokenLogprob
 from flarechat.sessions.provenance import LETTERS
 
-TAILS = frozenset((LETTERS["correction"], LETTERS["bonus"]))
+_TAILS = re.escape(LETTERS["correction"] + LETTERS["bonus"])
+_ROUND = re.compile(f"[^{_TAILS}]*[{_TAILS}]|[^{_TAILS}]+")
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOf:
+class RoundOf(NamedTuple):
     """A round of an answer: its first token and how many it emitted.
 
     `offered` and `accepted` are None of a round that was played elsewhere: only its tokens are
@@ -72,9 +73,5 @@ def _told(sources: str, first: int, end: int) -> list[RoundOf]:
     """The rounds of tokens `first` to `end` by their letters: each ends with a token of the
     model's own, but for the last.
     """
-    rounds = []
-    for at in range(first, end):
-        if sources[at] in TAILS or at + 1 == end:
-            rounds.append(RoundOf(first, at + 1 - first))
-            first = at + 1
-    return rounds
+    found = _ROUND.finditer(sources, first, end)
+    return [RoundOf(one.start(), one.end() - one.start()) for one in found]

@@ -1,7 +1,7 @@
 """Draws the pictures in docs/ from a real chat: `python -m tests.ui.pictures [model]`.
 
 Asks the real model two questions at temperature 0, in a home of its own, and exports the screen
-wide and narrow; then one question three ways in a second tab.
+wide and narrow, and the tokens of the second answer; then one question three ways in a second tab.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ QUESTIONS = (
     "What is special about the sea?",
     f"Repeat this letter exactly, word for word, twice: {LETTER}",
 )
+KEYS = ("ctrl+n", "shift+tab", "i", "G")
 FAN = ("What is special about the sea?", "ctrl+n", "/fan 3 Describe a cat in two sentences.")
 PLAIN: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
 PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ...] = (
     ("chat-wide.svg", (120, 36), QUESTIONS, {**PLAIN, "theme": "dark"}),
     ("chat-narrow.svg", (80, 24), QUESTIONS, {**PLAIN, "theme": "light"}),
+    ("chat-tokens.svg", (100, 30), (*QUESTIONS, "shift+tab", "i", "G"), {**PLAIN, "theme": "dark"}),
     (
         "chat-fan.svg", (120, 36), FAN,
         {"temperature": 0.7, "seed": 5, "max_tokens": 120, "concurrency": 4, "theme": "dark"},
@@ -49,9 +51,10 @@ PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ..
 
 async def ask(app: FlarechatApp, pilot: Pilot[None], question: str) -> None:
     """Send a question and wait for the end of its answers; or press a key."""
-    if question.startswith("ctrl+"):
+    if question in KEYS:
         await pilot.press(question)
         app.chat.prompt.cursor_blink = False
+        await pilot.pause(0.6)
         return
     app.chat.prompt.burst_gap = 0.0
     app.chat.prompt.put(question)

@@ -46,7 +46,7 @@ class TreeScreen(Picker):
 def walked(tree: TurnTree) -> Iterator[Place]:
     """Every turn before what follows it, and behind its elder siblings."""
     behind: dict[str | None, list[Turn]] = {}
-    for turn in tree.turns.values():
+    for turn in list(tree.turns.values()):
         behind.setdefault(turn.parent, []).append(turn)
     left = [*_fork(behind.get(None, []), 0, 1)]
     while left:

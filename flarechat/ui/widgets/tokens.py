@@ -12,6 +12,8 @@ from functools import lru_cache
 from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -78,6 +80,7 @@ class TokenGrid(ScrollView, can_focus=True):
         """The cursor is at another token."""
 
     def __init__(self, marks: Glyphs) -> None:
+        self._looks: dict[str, Style | None] = {}
         super().__init__(id="grid")
         self.marks = marks
         self.cursor = 0
@@ -120,23 +123,35 @@ class TokenGrid(ScrollView, can_focus=True):
         row, letters = divmod(y + round(self.scroll_y), LINES)
         if row >= len(self._rows):
             return Strip.blank(width, style.rich_style)
-        line = Content("")
+        segments = []
         for at in range(self._rows[row], self._row_end(row)):
-            line += self._cell(at, letters=bool(letters)) + Content(" ")
-        return Visual.to_strips(self, line, width, 1, style, pad=True)[0]
+            text, look = self._cell(at, letters=bool(letters))
+            segments += [Segment(text, self._look(look)), Segment(" ", self._look(""))]
+        return Strip(segments).adjust_cell_length(width, style.rich_style)
+
+    def _look(self, style: str) -> Style | None:
+        """A style as a terminal is told of it, found once: few styles, thousands of cells."""
+        if style not in self._looks:
+            drawn = Visual.to_strips(self, Content.styled("x", style), 1, 1, self.visual_style)
+            self._looks[style] = next(iter(drawn[0])).style
+        return self._looks[style]
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._looks.clear()
 
     def _row_end(self, row: int) -> int:
         return self._rows[row + 1] if row + 1 < len(self._rows) else len(self._cells)
 
-    def _cell(self, at: int, *, letters: bool) -> Content:
-        source = self._sources[at]
-        here = at == self.cursor
+    def _cell(self, at: int, *, letters: bool) -> tuple[str, str]:
+        """The text and the style of a token's cell, or of the letter below it."""
+        source, text, here = self._sources[at], self._cells[at], at == self.cursor
         if letters:
-            text = (f"{source}^" if here else source)[: max(cell_len(self._cells[at]), 1)]
-            drawn = Content(text.ljust(cell_len(self._cells[at])))
-            return drawn.stylize("bold" if here else "$foreground 60%")
+            wide = cell_len(text)
+            said = (f"{source}^" if here else source)[:wide].ljust(wide)
+            return said, "bold" if here else "$foreground 60%"
         style = STYLES.get(source, "")
-        return Content.styled(self._cells[at], f"{style} bold reverse" if here else style)
+        return text, f"{style} bold reverse" if here else style
 
     # The cursor
 
