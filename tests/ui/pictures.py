@@ -35,13 +35,14 @@ QUESTIONS = (
     "What is special about the sea?",
     f"Repeat this letter exactly, word for word, twice: {LETTER}",
 )
-KEYS = ("ctrl+n", "shift+tab", "i", "G")
+TOKENS = ("shift+tab", "i", "n", "n", "n")
+KEYS = ("ctrl+n", *TOKENS)
 FAN = ("What is special about the sea?", "ctrl+n", "/fan 3 Describe a cat in two sentences.")
 PLAIN: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
 PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ...] = (
     ("chat-wide.svg", (120, 36), QUESTIONS, {**PLAIN, "theme": "dark"}),
     ("chat-narrow.svg", (80, 24), QUESTIONS, {**PLAIN, "theme": "light"}),
-    ("chat-tokens.svg", (100, 30), (*QUESTIONS, "shift+tab", "i", "G"), {**PLAIN, "theme": "dark"}),
+    ("chat-tokens.svg", (100, 20), (*QUESTIONS, *TOKENS), {**PLAIN, "theme": "dark"}),
     (
         "chat-fan.svg", (120, 36), FAN,
         {"temperature": 0.7, "seed": 5, "max_tokens": 120, "concurrency": 4, "theme": "dark"},
