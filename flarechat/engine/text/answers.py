@@ -81,18 +81,24 @@ def spelt(tokenizer: Tokenizer, tokens: Sequence[int], before: str, text: str) -
         return said
     first = 0 if not before else None
     last = at = 0
-    wanted, stripped = before + text, tokenizer.strips_first_space
+    wanted = before + text
     for here in range(1, len(said) + 1):
-        piece = b"".join(map(tokenizer.token_bytes, said[last:here])).decode(errors="replace")
-        piece = piece.removeprefix(" ") if stripped and not last else piece
+        piece = _between_tokens(tokenizer, said, last, here)
         if wanted.startswith(piece, at):
             last, at = here, at + len(piece)
             first = here if at == len(before) else first
         elif here - last >= _LONGEST_CHARACTER:
             break
-    if first is None or at <= len(before):
+    # Bytes that made no character one by one may make another together.
+    if first is None or _between_tokens(tokenizer, said, first, last) != wanted[len(before) : at]:
         return tokenizer.encode_plain(text)
     return said[first:last] + tokenizer.encode_plain(wanted[at:])
+
+
+def _between_tokens(tokenizer: Tokenizer, said: Sequence[int], first: int, last: int) -> str:
+    """What said[first:last] add to the text."""
+    text = b"".join(map(tokenizer.token_bytes, said[first:last])).decode(errors="replace")
+    return text.removeprefix(" ") if tokenizer.strips_first_space and not first else text
 
 
 def begun_tokens(tokenizer: Tokenizer, prompt: Sequence[int], message: Message) -> list[int]:

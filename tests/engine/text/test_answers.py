@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flarechat.engine.text.answers import begun_tokens, spelt
@@ -98,6 +98,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it(
 
 
 @settings(max_examples=60, deadline=None)
+@example(ids=[], text="\ufffd\ufffd", source=tiny.TEMPLATE, mixed=[])
 @given(
     ids=tokens,
     text=st.lists(st.sampled_from(PIECES)).map("".join),
