@@ -15,6 +15,7 @@ import csv
 import random
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from pathlib import Path
 from flarechat.engine.boot import boot_engine
 from flarechat.engine.engine import Engine
 from flarechat.models import store
-from flarechat.protocol import Boot, Event, Finished, Message, Request, Sampling, Started
+from flarechat.protocol import Boot, Event, Finished, Message, Request, Round, Sampling, Started
 
 TAIL, SPOKEN = 11, 4
 WAYS = ("computed", "restored", "again")
@@ -39,16 +40,21 @@ class Asked:
         self.engine.language = replace(self.engine.language, encode_chat=encode, eos=())
 
     def first_token(self, tokens: Sequence[int]) -> tuple[float, Started]:
-        """Milliseconds to the first token of an answer, and how it began."""
+        """Milliseconds to the first round of an answer, and how it began."""
         self.events.clear()
         message = Message(role="user", content=" ".join(map(str, tokens)))
-        self.engine.submit(Request(id="r", messages=(message,), sampling=LAW, max_tokens=SPOKEN))
+        request = Request(id="r", messages=(message,), sampling=LAW, max_tokens=SPOKEN)
+        began = time.perf_counter()
+        self.engine.submit(request)
+        while not any(isinstance(event, Round) for event in self.events):
+            self.engine.step()
+        spent = 1e3 * (time.perf_counter() - began)
         while self.engine.busy:
             self.engine.step()
         (started,) = [event for event in self.events if isinstance(event, Started)]
         (finished,) = [event for event in self.events if isinstance(event, Finished)]
         assert finished.error is None, finished.error
-        return finished.timings.first_token_ms, started
+        return spent, started
 
     def forget(self) -> None:
         """No slot holds anything any more."""
@@ -68,10 +74,11 @@ def measured(asked: Asked, prefix: int, repeat: int) -> dict[str, list[float]]:
         for way in WAYS[1:]:
             asked.forget()
             found[way] = asked.first_token([*words, *other])
-        expected = {"computed": (0, ""), "restored": (prefix, "memory")}
-        expected["again"] = (prefix + TAIL - 1, "memory")
+        expected = {"computed": 0, "restored": prefix, "again": prefix + TAIL - 1}
         for way, (ms, started) in found.items():
-            assert expected[way] == (started.restored_tokens, started.restored_from), (way, started)
+            # Drawn texts may begin with the same tokens, few at most.
+            assert 0 <= started.restored_tokens - expected[way] < TAIL, (way, started)
+            assert expected[way] == 0 or started.restored_from == "memory", (way, started)
             if turn:
                 times[way].append(ms)
     return times

@@ -55,12 +55,14 @@ class Played:
 class Answer:
     """One request being answered in `slot`. `budget` is the most tokens it may emit.
 
-    The last `begun` tokens of the prompt are the answer so far, of one that goes on.
+    The last `begun` tokens of the prompt are the answer so far, of one that goes on. Its clocks run
+    `since` it got its slot.
     """
 
     def __init__(
         self, request: Request, slot: int, prompt: Sequence[int], *, budget: int, restored: int,
         match: bool, seed: int, eos: Sequence[int], tokenizer: Tokenizer, begun: int = 0,
+        since: float | None = None,
     ) -> None:  # fmt: skip
         self.request, self.slot, self.prompt = request, slot, tuple(prompt)
         self.budget, self.restored, self.match, self.seed = budget, restored, match, seed
@@ -74,7 +76,7 @@ class Answer:
         self.prefilled = restored
         self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
         self._router = router_for(tokenizer, prompt[:asked])
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if since is None else since
         self._prefill_ms = self._first_token_ms = 0.0
         self._hear(self.continued)
 

@@ -135,14 +135,13 @@ def _keeper(
     boot: Boot, info: ModelInfo, mtp: LoadedHead | None, target: Target, drafter: Drafter,
     setup: Setup,
 ) -> Keeper:  # fmt: skip
-    """Snapshots of this model and head, in what the host has left beside what was priced."""
+    """Snapshots of this model and head, in what is left beside what was priced."""
     identity = Identity(
         recipe=info.recipe, fingerprint=f"{info.fingerprint}|{mtp.identity if mtp else ''}",
         dtype=info.dtype,
     )  # fmt: skip
     assert info.memory is not None
-    own = setup.available - sum(info.memory.priced.values())
-    left = host_available() if setup.device.type == "cuda" else own
+    left = setup.available - sum(info.memory.priced.values())
     budget = snapshot_budget(boot.prefix_cache, int(left * HEADROOM))
     return Keeper(identity, budget, target.states(), drafter)
 

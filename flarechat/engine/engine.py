@@ -7,6 +7,7 @@ page does) and nothing about widths (the controller does).
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -179,6 +180,7 @@ class Engine:
         return len(prompt) - len(before)
 
     def _open(self, request: Request, prompt: list[int], begun: int, free: list[int]) -> None:
+        since = time.perf_counter()
         slot, restored, place = self.bookings.claim(free, prompt, self._moving())
         sampling, speculation = request.sampling, request.speculation
         auto = sampling.seed is not None or sampling.temperature == 0
@@ -187,7 +189,7 @@ class Engine:
         budget = min(request.max_tokens, self.pool.context - len(prompt))
         answer = Answer(
             request, slot, prompt, budget=budget, restored=restored, match=match, seed=seed,
-            eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun,
+            eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun, since=since,
         )  # fmt: skip
         self.bookings.begin(answer)
         if request.controller:

@@ -1,7 +1,7 @@
 """The keeper: takes snapshots of slots into the tree, and puts them back into slots.
 
-Owns the names of a node's tensors and their way between device and host. It is asked only about
-tokens whose rounds were read.
+Owns the names of a node's tensors, which stay on the slots' device: taking and putting them back is
+asked of it and waits for nothing. It is asked only about tokens whose rounds were read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from flarechat.engine.snapshots import BESIDE, PASSED, ROWS, Identity, Node
 from flarechat.engine.state.views import write
 
 HIDDEN, LOGITS = PASSED + "hidden", PASSED + "logits"
-_ALIGNED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Keeper:
         if sum(view.nbytes for view in views.values()) > self.tree.budget:
             return
         try:
-            copies = hosted(views)
+            copies = {name: _copy(view) for name, view in views.items()}
         except (MemoryError, RuntimeError):
             return  # an answer does not fail for want of memory for its snapshot
         drafted = self.drafter.reliable(slot, len(tokens))
@@ -147,19 +146,8 @@ class Keeper:
             write(_named(BESIDE, views), node.tensors or {})
 
 
-def hosted(views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in one piece of the host's memory, pinned where the views lie on a GPU."""
-    sizes = [-(-view.nbytes // _ALIGNED) * _ALIGNED for view in views.values()]
-    cuda = any(view.is_cuda for view in views.values())
-    memory = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=cuda)
-    copies, at = dict[str, Tensor](), 0
-    for (name, view), size in zip(views.items(), sizes, strict=True):
-        copy = memory[at : at + view.nbytes].view(view.dtype).view(view.shape)
-        copies[name] = copy.copy_(view, non_blocking=True)
-        at += size
-    if cuda:
-        torch.cuda.current_stream().synchronize()
-    return copies
+def _copy(view: Tensor) -> Tensor:
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 def _views(

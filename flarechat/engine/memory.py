@@ -83,8 +83,8 @@ def admit(quote: Quote, asked: Terms, available: int) -> None:
 
 
 def snapshot_budget(asked: int | None, left: int) -> int:
-    """Bytes that snapshots may take: the MiB asked for, if they fit into the `left` bytes of the
-    host beside the model; else a part of these."""
+    """Bytes that snapshots may take: the MiB asked for, which must fit into the `left` bytes beside
+    the model; unless it was said, a part of these."""
     if asked is None:
         return min(int(max(left, 0) * _SNAPSHOTS), _MOST_SNAPSHOTS)
     if asked << 20 > left:

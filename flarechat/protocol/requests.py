@@ -143,8 +143,8 @@ class Boot:
     has them, int8 activations, fp16 cache, by the CPU's kernels). Without `mtp` no draft head is
     loaded; `mtp_file` is a path to try before those that lie beside the model or ship with it.
     `executor` is auto, eager or graph; no round verifies more than `speculative_token_capacity`
-    tokens, all lanes together. `prefix_cache` are the most MiB of the host that snapshots take;
-    None means a part of what is free, 0 keeps none.
+    tokens, all lanes together. `prefix_cache` are the most MiB that snapshots of prefixes take, on
+    the device; None means a part of what is free, 0 keeps none.
     """
 
     model: str

@@ -44,7 +44,7 @@ def numbered(desk: Desk) -> Desk:
 
 
 @cache
-def _files() -> tuple[Path, Path]:
+def files() -> tuple[Path, Path]:
     """The tiny llama with a long context, and its head."""
     folder = Path(_KEPT.name)
     model = tiny.write(folder / "long.gguf", extra={"llama.context_length": 6144}).path
@@ -53,7 +53,7 @@ def _files() -> tuple[Path, Path]:
 
 def llama(**boot: object) -> Desk:
     """An engine on the softened tiny llama with its head and room for long texts."""
-    model, head = _files()
+    model, head = files()
     return numbered(LearnedDesk(model, model.parent, mtp_file=str(head), **boot))
 
 

@@ -57,6 +57,9 @@ class CopyIndex:
     def append(self, stream: str, tokens: Sequence[int]) -> None:
         """Add committed tokens of a stream, after those it already has."""
         tail = self._tails.setdefault(stream, deque(maxlen=max(KEY_LENGTHS)))
+        if self.capacity is None and not self._count:
+            self._fill(stream, tail, tokens)
+            return
         for token in tokens:
             self._append(stream, tail, token)
 
@@ -94,6 +97,18 @@ class CopyIndex:
         """The place that follows in the stream, if both are still in the ring."""
         cell = None if at is None else self._cells.get(at)
         return None if cell is None else cell.following
+
+    def _fill(self, stream: str, tail: deque[int], tokens: Sequence[int]) -> None:
+        """The first tokens of an index that loses none, a prompt of any length, at once."""
+        self._count = len(tokens)
+        self._cells = {at: _Cell(token, stream, at + 1) for at, token in enumerate(tokens)}
+        if tokens:
+            self._cells[self._count - 1].following = None
+        for length in KEY_LENGTHS:
+            keys = zip(*(tokens[first:] for first in range(length)), strict=False)
+            behind = range(length, self._count)
+            self._index[length] = dict(zip(keys, behind, strict=False))
+        tail.extend(range(self._count))
 
     def _append(self, stream: str, tail: deque[int], token: int) -> None:
         at = self._count
