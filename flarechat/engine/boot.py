@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import hashlib
-import os
 import platform
 import re
 import time
@@ -109,7 +107,6 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
         emit, keeper, capacity,
     )  # fmt: skip
     spent = 1e3 * (time.perf_counter() - began)
-    _give_back()
     memory = dataclasses.replace(memory, snapshots=keeper.tree.budget)
     info = dataclasses.replace(info, memory=memory)
     emit(Ready(model=info, lanes=lanes, load_ms=spent, notices=tuple(notices)))
@@ -156,13 +153,6 @@ def _give_threads(asked: int | None) -> None:
     torch.set_num_threads(1)
 
 
-def _give_back() -> None:
-    """Return to the system what loading took and freed, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
-
-
 def language_of(checkpoint: Checkpoint) -> Language:
     """Tokenizer, chat template and terminal tokens of a checkpoint."""
     tokenizer = Tokenizer(checkpoint.tokenizer_json)
@@ -178,9 +168,9 @@ def language_of(checkpoint: Checkpoint) -> Language:
             "The files do not belong together; download them again, or choose another model.",
         )
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
+    own = checkpoint.fingerprint
 
     def encode(messages: Sequence[Message], thinking: bool = True) -> list[int]:
-        own = checkpoint.fingerprint
         return encode_chat(template, tokenizer, messages, thinking=thinking, model=own)
 
     return Language(tokenizer, encode, checkpoint.eos_token_ids)

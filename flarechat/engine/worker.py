@@ -15,6 +15,7 @@ import threading
 import traceback
 from typing import Any, TextIO
 
+from flarechat.engine import leftovers
 from flarechat.errors import EngineError, FlarechatError
 from flarechat.protocol import (
     Boot,
@@ -72,10 +73,13 @@ def serve(channel: Channel) -> None:
     from flarechat.engine.boot import boot_engine
 
     engine = boot_engine(boot, channel.emit)
+    leftovers.idle_code()
     gc.freeze()
     gc.enable()
     while True:
         while not engine.busy or not channel.commands.empty():
+            if channel.commands.empty():
+                leftovers.freed_memory()
             command = channel.commands.get()
             if isinstance(command, Shutdown):
                 return

@@ -123,7 +123,6 @@ class Tokenizer:
 
         try:
             self._backend: Any = Backend.from_str(tokenizer_json)
-            facts = json.loads(tokenizer_json)
         except Exception as error:  # the library raises bare Exception for every fault
             raise ModelError(f"The model's tokenizer cannot be built: {error}.", _REMEDY) from error
         self.control: dict[str, int] = {
@@ -132,8 +131,11 @@ class Tokenizer:
             if token.special
         }
         self._control_ids = frozenset(self.control.values())
-        self._bytes_of = _byte_rule(facts.get("decoder"))
-        self.strips_first_space = _strips_first_space(facts.get("decoder"))
+        # Asked of the library, as the whole text takes it long enough to read once.
+        held = self._backend.decoder
+        decoder = None if held is None else json.loads(held.__getstate__())
+        self._bytes_of = _byte_rule(decoder)
+        self.strips_first_space = _strips_first_space(decoder)
         literals = sorted(self.control, key=len, reverse=True)
         self._literals = re.compile("|".join(map(re.escape, literals)) or r"(?!)")
 
