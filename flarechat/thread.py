@@ -12,12 +12,12 @@ from flarechat.asking import Asked
 from flarechat.config import Settings
 from flarechat.errors import UsageError
 from flarechat.protocol import MemoryInfo, ModelInfo, Sampling
+from flarechat.sessions import names
 from flarechat.sessions.keeper import Keeper
-from flarechat.sessions.names import new_id
 from flarechat.sessions.records import model_fields
 from flarechat.sessions.session import new_header
 from flarechat.sessions.turns import Turn, TurnTree
-from flarechat.textsafe import well_formed
+from flarechat.textsafe import strip_controls, well_formed
 
 
 class Thread:
@@ -131,6 +131,13 @@ class Thread:
         self._require_rest()
         self._go_to(self._known(turn))
 
+    def retitle(self, title: str) -> None:
+        """Call the conversation so from here on; "" for its first words."""
+        if not (self._keeper and self._keeper.begun):
+            raise UsageError("This chat has no file to keep a title in.", "Write a message first.")
+        self._tree.title = names.title(strip_controls(title))
+        self._keeper.title(self._tree.title, self.turns[-1].id if self.turns else None)
+
     def undo(self) -> Turn:
         """Go back to before the last message; it and what answers it stay as a branch. Returns the
         message.
@@ -168,7 +175,7 @@ class Thread:
         """Save the user's turn, behind the turns there are."""
         self._require_rest()
         parent = self.turns[-1].id if self.turns else None
-        user = Turn(id=new_id(), parent=parent, role="user", text=well_formed(text))
+        user = Turn(id=names.new_id(), parent=parent, role="user", text=well_formed(text))
         if self._keeper:
             if not self._keeper.begun:
                 self._keeper.begin(self._header(), user.text)

@@ -14,8 +14,8 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spelled:
-    """The answer, of no request: the texts of `tokens`, one each. A control token is its literal, a byte
-    that is no character is written as \\xNN, and what is no token is "".
+    """The answer, of no request: the texts of `tokens`, one each. A control token is its literal,
+    a byte that is no character is written as \\xNN, and what is no token is "".
     """
 
     tokens: tuple[int, ...]

@@ -57,6 +57,10 @@ class Keeper:
         """Note that another system prompt holds from here on."""
         self._save(lambda writer: writer.system(system, head))
 
+    def title(self, title: str, head: str | None) -> None:
+        """Note what the conversation is called from here on, "" for its first words."""
+        self._save(lambda writer: writer.title(title, head))
+
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what the answer got since the last time. Without a file there is no point."""
         if self._writer:

@@ -101,6 +101,11 @@ class Desk:
     async def _tokens(self, argument: str) -> None:
         await self._screen.verbs.tokens(self._turn(argument, "assistant"))
 
+    async def _title(self, argument: str) -> None:
+        self._screen.bridge.conversation.retitle(argument)
+        self._screen.tabs.refresh()
+        self._screen.remark(f"This chat is called {self._screen.bridge.title!r} now.")
+
     async def _tree(self, argument: str) -> None:
         await self._screen.verbs.tree()
 

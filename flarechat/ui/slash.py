@@ -31,6 +31,7 @@ COMMANDS = (
     Command("other", "/other next|prev [N]", "another answer or message in the place of turn N"),
     Command("branch", "/branch N", "go back to turn N; what followed stays a branch"),
     Command("tokens", "/tokens [N]", "where the tokens of the last answer, or of N, came from"),
+    Command("title", "/title [TEXT]", "call this chat so; alone: by its first words"),
     Command("tree", "/tree", "every branch of this chat; enter goes there"),
     Command("undo", "/undo", "take back the last message and its answer"),
     Command("redo", "/redo", "bring back what was taken back last"),

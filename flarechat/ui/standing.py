@@ -76,8 +76,10 @@ class Standing:
 
     @property
     def title(self) -> str:
-        """The chat in a few words: how it began."""
+        """The chat in a few words: what it is called, or how it began."""
         turns = self.conversation.turns
+        if given := self.conversation.tree.title:
+            return given
         begun = turns[0].text[:_READ] if turns else ""
         return names.title(begun) if begun else self.conversation.name or "new chat"
 

@@ -158,3 +158,28 @@ async def test_quitting_saves_the_partial_turn() -> None:
         turn = chat.bridge.conversation.turns[-1]
 
     assert ("partial", "one two") == (turn.status, turn.text)
+
+
+@played
+async def test_a_title_given_in_the_chat_is_kept_searched_and_shown_in_its_tab() -> None:
+    async with chatting(size=(100, 30)) as chat:
+        await chat.say("/title too early")
+        await chat.beat()
+        early = chat.text
+        await chat.say("hello")
+        await chat.answer()
+        await chat.say("/title  Plans for\x1b the garden ")
+        await chat.say("/tab new")
+        await chat.beat()
+        tabs = chat.text.splitlines()[1]
+    info = store.listed()[0]
+    async with chatting(resume="hello") as chat:
+        resumed = chat.bridge.title
+        await chat.say("/title")
+        cleared = chat.bridge.title
+
+    assert "This chat has no file to keep a title in." in early
+    assert "Plans for the garden" in tabs
+    assert ("hello", "Plans for the garden") == (info.name, info.title)
+    assert ("Plans for the garden", "hello") == (resumed, cleared)
+    assert "hello" == store.listed()[0].title

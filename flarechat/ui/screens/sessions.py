@@ -185,7 +185,7 @@ class SessionsScreen(Picker):
 
     def _is_open(self, name: str) -> bool:
         if name in self._opened:
-            self._say("This chat is open; close its tab first, or /clear.")
+            self._say("This chat is open; close its tab first, or /clear. /title gives it a title.")
         return name in self._opened
 
     def _say(self, text: str, severity: str = "information") -> None:
