@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flarechat.engine.drafters.index import Copy, CopyIndex
-
-_OWN = ""
+from flarechat.engine.drafters.index import Copy, TextIndex
 
 
 class ContextSource:
@@ -18,12 +16,12 @@ class ContextSource:
     name = "context"
 
     def __init__(self) -> None:
-        self._indexes: dict[int, CopyIndex] = {}
+        self._indexes: dict[int, TextIndex] = {}
 
     def open(self, slot: int, request: str, prompt: Sequence[int]) -> None:
         """A request begins: its whole prompt may be copied."""
-        self._indexes[slot] = CopyIndex()
-        self._indexes[slot].append(_OWN, prompt)
+        self._indexes[slot] = TextIndex()
+        self._indexes[slot].append(prompt)
 
     def find(self, slot: int, suffix: Sequence[int], limit: int) -> Copy | None:
         """What followed `suffix` earlier in this request."""
@@ -35,7 +33,7 @@ class ContextSource:
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """The answer grew."""
-        self._indexes[slot].append(_OWN, tokens)
+        self._indexes[slot].append(tokens)
 
     def close(self, slot: int) -> None:
         """Forget the request."""

@@ -57,9 +57,6 @@ class CopyIndex:
     def append(self, stream: str, tokens: Sequence[int]) -> None:
         """Add committed tokens of a stream, after those it already has."""
         tail = self._tails.setdefault(stream, deque(maxlen=max(KEY_LENGTHS)))
-        if self.capacity is None and not self._count:
-            self._fill(stream, tail, tokens)
-            return
         for token in tokens:
             self._append(stream, tail, token)
 
@@ -88,27 +85,14 @@ class CopyIndex:
         behind = self._after(at)
         if at is None or behind is None:
             return None
-        said = copy.match_length + kept + 1
-        length = next(length for length in KEY_LENGTHS if length <= said)
         tokens = self._follow(behind, MAX_COPY)
+        length = _onward_length(copy, kept)
         return self._cells[at].token, Copy(tokens, length, copy.stream, behind)
 
     def _after(self, at: int | None) -> int | None:
         """The place that follows in the stream, if both are still in the ring."""
         cell = None if at is None else self._cells.get(at)
         return None if cell is None else cell.following
-
-    def _fill(self, stream: str, tail: deque[int], tokens: Sequence[int]) -> None:
-        """The first tokens of an index that loses none, a prompt of any length, at once."""
-        self._count = len(tokens)
-        self._cells = {at: _Cell(token, stream, at + 1) for at, token in enumerate(tokens)}
-        if tokens:
-            self._cells[self._count - 1].following = None
-        for length in KEY_LENGTHS:
-            keys = zip(*(tokens[first:] for first in range(length)), strict=False)
-            behind = range(length, self._count)
-            self._index[length] = dict(zip(keys, behind, strict=False))
-        tail.extend(range(self._count))
 
     def _append(self, stream: str, tail: deque[int], token: int) -> None:
         at = self._count
@@ -140,3 +124,50 @@ class CopyIndex:
             tokens.append(cell.token)
             at = cell.following
         return tuple(tokens)
+
+
+class TextIndex:
+    """One growing text of which nothing is lost, found as `CopyIndex` finds a stream.
+
+    A long prompt is taken in at once: it stands between a restored prefix and the first token.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._index: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in KEY_LENGTHS}
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add committed tokens."""
+        known = len(self._tokens)
+        self._tokens += tokens
+        for length, places in self._index.items():
+            first = max(known - length, 0)
+            text = self._tokens[first:]
+            keys = zip(*(text[n:] for n in range(length)), strict=False)
+            continuations = range(first + length, len(self._tokens))
+            places.update(zip(keys, continuations, strict=False))
+
+    def find(self, suffix: Sequence[int], limit: int = MAX_COPY) -> Copy | None:
+        """The most recent continuation of `suffix`'s last 8 tokens, else of its last 4."""
+        for length in KEY_LENGTHS:
+            at = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
+            if at is not None:
+                return Copy(self._from(at, min(limit, MAX_COPY)), length, "", at)
+        return None
+
+    def onward(self, copy: Copy, kept: int) -> tuple[int, Copy] | None:
+        """As of a `CopyIndex`."""
+        at = copy.place + kept
+        if at + 1 >= len(self._tokens):
+            return None
+        length, tokens = _onward_length(copy, kept), self._from(at + 1, MAX_COPY)
+        return self._tokens[at], Copy(tokens, length, copy.stream, at + 1)
+
+    def _from(self, at: int, limit: int) -> tuple[int, ...]:
+        return tuple(self._tokens[at : at + limit])
+
+
+def _onward_length(copy: Copy, kept: int) -> int:
+    """The longest key that would find what follows `kept` tokens of a copy and one token more."""
+    said = copy.match_length + kept + 1
+    return next(length for length in KEY_LENGTHS if length <= said)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flarechat.engine.drafters.context import ContextSource
 from flarechat.engine.drafters.history import HISTORY_TOKENS, HistorySource
-from flarechat.engine.drafters.index import MAX_COPY, Copy, CopyIndex
+from flarechat.engine.drafters.index import MAX_COPY, Copy, CopyIndex, TextIndex
 
 appends = st.lists(
     st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 2), min_size=1, max_size=9)),
@@ -180,3 +180,25 @@ def test_the_context_is_gone_with_its_request() -> None:
     context.open(0, "two", [])
 
     assert context.find(0, [1, 2, 3, 4], 7) is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    appends=st.lists(st.lists(st.integers(0, 2), max_size=30), max_size=6),
+    suffix=st.lists(st.integers(0, 2), max_size=10),
+    limit=st.integers(0, MAX_COPY),
+    kept=st.integers(0, MAX_COPY),
+)
+def test_one_text_is_found_as_a_stream_is(
+    appends: list[list[int]], suffix: list[int], limit: int, kept: int
+) -> None:
+    text, stream = TextIndex(), CopyIndex()
+    for tokens in appends:
+        text.append(tokens)
+        stream.append("", tokens)
+    for said in (suffix, [token for tokens in appends for token in tokens]):
+        found, expected = text.find(said, limit), stream.find(said, limit)
+        assert expected == found
+        if found is not None and expected is not None:
+            assert expected.place == found.place
+            assert stream.onward(expected, kept) == text.onward(found, kept)
