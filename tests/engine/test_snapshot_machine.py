@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flarechat.engine import engine as engine_module
+from flarechat.engine.player import RECALLED
 from flarechat.protocol import Speculation
 from tests.engine.conftest import Desk
 from tests.engine.restoring import (
@@ -120,7 +121,7 @@ class Chats(RuleBasedStateMachine):
 
     def compare(self, said: Said, expected: Said) -> None:
         assert expected.tokens == said.tokens
-        recalled = any(r.reason == "the same prompt was answered before" for r in said.rounds)
+        recalled = any(r.reason == RECALLED for r in said.rounds)
         if self.plain.engine.player.plain_start or not recalled:
             assert expected.played == said.played
         held = self.plain.engine.residents.held(0)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flarechat.engine.player import RECALLED
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
 from tests.engine.restoring import (
@@ -67,7 +68,7 @@ def test_what_a_llama_lost_comes_back_to_the_bit(scene: str, length: int) -> Non
     assert sum(r.accepted for r in said.rounds) > 10
     assert_restored(made, kept, said, expected)
     reasons = {r.reason for r in said.rounds}
-    assert ("the same prompt was answered before" in reasons) == (scene == "regenerate")
+    assert (RECALLED in reasons) == (scene == "regenerate")
 
 
 @pytest.mark.parametrize("kind", [late, captured])
@@ -121,3 +122,20 @@ def test_a_cold_start_goes_on_from_what_lies_on_disk(scene: str, family: str) ->
         assert "disk" == said.started.restored_from
         assert said.started.restored_tokens > 30
     assert_restored(made, kept, said, expected)
+
+
+def test_a_recurrence_that_went_on_in_its_first_round_is_not_recalled() -> None:
+    made, kept, recalled = qwen(), qwen(prefix_cache=0), []
+    for each in (made, kept):
+        each.engine.player.plain_start = False
+    for seed in range(6):
+        prompt = text_of(9, seed)
+        first = ask(made, prompt, max_tokens=12)
+        lose(made)
+        said, expected = (ask(each, prompt, max_tokens=12) for each in (made, kept))
+        recalled.append(said.rounds[0].reason == RECALLED)
+
+        assert recalled[-1] == (first.rounds[0].emitted == 1)
+        assert first.tokens == said.tokens == expected.tokens
+        lose(kept)
+    assert {True, False} == set(recalled)
