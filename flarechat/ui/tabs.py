@@ -43,6 +43,15 @@ class Tabs:
         """The pane that is shown."""
         return self.panes[self.at]
 
+    def name_origin(self, origin: str) -> str:
+        """Where a copy came from, in words: a turn of the chat shown, or of another tab's."""
+        for pane in (self.current, *self.panes):
+            for number, turn in enumerate(pane.bridge.conversation.turns, start=1):
+                if turn.id == origin:
+                    place = "" if pane is self.current else f" of {pane.bridge.title}"
+                    return f"turn #{number}{place}"
+        return "another chat"
+
     # Time
 
     def beat(self) -> None:

@@ -84,7 +84,7 @@ class Verbs:
         from flarechat.ui.screens.tokens import TokensScreen
 
         screen = self._screen
-        number, origin = self._number(turn), screen.name_origin
+        number, origin = self._number(turn), screen.tabs.name_origin
         screen.app.push_screen(TokensScreen(screen.bridge, turn, number, screen.marks, origin))
 
     async def tree(self, turn: Turn | None = None) -> None:

@@ -66,8 +66,8 @@ async def test_a_copy_names_the_turn_it_came_from() -> None:
         await chat.beat(3)
         turn = chat.bridge.conversation.turns[1]
 
-        assert "turn #2" == chat.screen.name_origin(turn.id)
-        assert "another chat" == chat.screen.name_origin("elsewhere")
+        assert "turn #2" == chat.screen.tabs.name_origin(turn.id)
+        assert "another chat" == chat.screen.tabs.name_origin("elsewhere")
 
 
 @played

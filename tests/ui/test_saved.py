@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -177,9 +178,13 @@ async def test_a_title_given_in_the_chat_is_kept_searched_and_shown_in_its_tab()
         resumed = chat.bridge.title
         await chat.say("/title")
         cleared = chat.bridge.title
+        chat.bridge.conversation.retitle("a\x1b\nb")
+        chat.bridge.conversation.retitle("")
+        lines = store.find("hello").read_text("utf-8").splitlines()
 
     assert "This chat has no file to keep a title in." in early
     assert "Plans for the garden" in tabs
     assert ("hello", "Plans for the garden") == (info.name, info.title)
     assert ("Plans for the garden", "hello") == (resumed, cleared)
     assert "hello" == store.listed()[0].title
+    assert ["a b", ""] == [json.loads(line)["title"] for line in lines[-2:]]

@@ -15,13 +15,16 @@ from flarechat.ui.format import UNICODE
 from flarechat.ui.markdown import layout
 from flarechat.ui.screens.chat import ChatScreen
 from flarechat.ui.screens.confirm import ConfirmScreen
+from flarechat.ui.screens.forms import Form
 from flarechat.ui.screens.keys import KEYS, KeysScreen, help_blocks
 from flarechat.ui.screens.picker import Picker
 from flarechat.ui.screens.sessions import SessionsScreen
+from flarechat.ui.screens.tokens import TokensScreen
 from flarechat.ui.slash import COMMANDS
 from flarechat.ui.widgets.fan import FanView
 from flarechat.ui.widgets.lines import HeaderState, header_text
 from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.tokens import TokenGrid
 from flarechat.ui.widgets.transcript import Transcript
 from tests.ui import scenes
 from tests.ui.harness import chatting, played
@@ -210,6 +213,7 @@ def test_the_help_covers_every_binding_command_and_term() -> None:
     keys = " ".join(key for key, _ in KEYS)
     bindings = [
         *ChatScreen.BINDINGS, *Prompt.BINDINGS, *Transcript.BINDINGS, *FanView.BINDINGS,
+        *TokenGrid.BINDINGS, *TokensScreen.BINDINGS,
     ]  # fmt: skip
     signs = {"left_square_bracket": "[", "right_square_bracket": "]", "2": "to", "3": "to"}
 
@@ -231,6 +235,9 @@ def test_every_binding_has_an_id_that_is_used_once() -> None:
         *FanView.BINDINGS,
         *Picker.BINDINGS,
         *SessionsScreen.BINDINGS,
+        *TokenGrid.BINDINGS,
+        *TokensScreen.BINDINGS,
+        *Form.BINDINGS,
     ]
     ids = [binding.id for binding in bindings]
 

@@ -12,6 +12,7 @@ from textual.widgets import Input, OptionList, Select
 from flarechat.errors import StorageError
 from flarechat.sessions import bundle, names, search, store
 from flarechat.sessions.session import Session, SessionWriter
+from flarechat.ui.screens import picker
 from flarechat.ui.screens import sessions as window
 from flarechat.ui.screens.forms import Form
 from flarechat.ui.screens.sessions import SessionsScreen
@@ -249,6 +250,25 @@ async def test_a_folder_that_cannot_be_read_or_searched_is_said_and_titles_still
 
         assert "bread" in shown and "Only names and titles are searched" in said(chat)
         assert "Error: The folder is locked away. Look for the key." in chat.text
+
+
+@played
+async def test_of_very_many_chats_the_last_used_are_listed_and_the_title_says_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(picker, "LISTED", 2)
+    for text in ("one", "two", "three"):
+        scenes.save_chat(text)
+    async with chatting() as chat:
+        screen = await listing(chat)
+        every = [option.id for option in screen.query_one(OptionList).options], chat.text
+        screen.query_one(Input).value = "one"
+        await chat.pilot.pause()
+        await settled(chat)
+
+        assert ["three", "two"] == every[0] and "Sessions (2 of 3)" in every[1]
+        assert ["one"] == [option.id for option in screen.query_one(OptionList).options]
+        assert " Sessions ─" in chat.text
 
 
 def test_every_letter_of_a_name_can_be_searched_from_the_box() -> None:

@@ -321,3 +321,24 @@ async def timed(pilot: Pilot[None], key: str) -> float:
     began = time.process_time()
     await pilot.press(key)
     return time.process_time() - began
+
+
+@played
+async def test_a_copy_names_the_turn_it_came_from_in_this_tab_or_another() -> None:
+    async with chatting(ScriptedEngine([words("a b"), PLAYS])) as chat:
+        await chat.say("first words")
+        await chat.answer()
+        origin = chat.bridge.conversation.turns[1].id
+        await chat.say("go")
+        await chat.answer()
+        turn = chat.bridge.conversation.turns[-1]
+        turn.copied = [(first, count, origin) for first, count, _ in turn.copied]
+        here = chat.screen.tabs.name_origin(origin)
+        await inspected(chat)
+        await chat.press("n", "n", "right")
+        shown = chat.text
+        await chat.press("escape", "ctrl+n")
+
+        assert "turn #2" == here
+        assert "copied from turn #2, 2 of 2 in a row" in shown
+        assert "turn #2 of first words" == chat.screen.tabs.name_origin(origin)

@@ -71,7 +71,7 @@ class ChatScreen(Windows):
         yield TabBar(self.marks, "tabs")
         with Horizontal(id="body"):
             yield self.tabs.current.box
-            yield Side(self.marks, self.name_origin)
+            yield Side(self.marks, self.tabs.name_origin)
         yield CompactPanel(self.marks)
         yield Line(self.marks, "hint")
         with Vertical(id="prompts"):
@@ -126,13 +126,6 @@ class ChatScreen(Windows):
     def on_resize(self, event: events.Resize) -> None:
         self.dashboard.fit(event.size.width, event.size.height)
         self.tabs.current.fan.fit()
-
-    def name_origin(self, origin: str) -> str:
-        """Where a copy came from, in words."""
-        for number, turn in enumerate(self.bridge.conversation.turns, start=1):
-            if turn.id == origin:
-                return f"turn #{number}"
-        return "another chat"
 
     # Messages from widgets
 

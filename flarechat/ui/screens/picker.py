@@ -2,7 +2,8 @@
 
 Owns the search box and the list; knows nothing of what the lines are. The lines are fetched aside,
 once, because they may come from a disk; typing only chooses among them. What a subclass finds
-elsewhere may come later: the marked line stays marked.
+elsewhere may come later: the marked line stays marked. Of very many only the first are listed,
+so that typing stays fluid.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from flarechat.textsafe import strip_controls
+
+LISTED = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,16 @@ class Picker(ModalScreen[str | None]):
         options, marked = self.query_one(OptionList), self.marked if keep else None
         found = self.found()
         options.clear_options()
-        options.add_options(Option(item.shown, id=item.key) for item in found)
+        shown = found[:LISTED]
+        options.add_options(Option(item.shown, id=item.key) for item in shown)
+        more = f" ({len(shown)} of {len(found)})" if len(found) > len(shown) else ""
+        self.query_one(".box").border_title = self.TITLE_TEXT + more
         options.display = bool(found)
         empty = self.query_one("#empty", Static)
         empty.update(strip_controls(self.empty_text()))
         empty.display = not found
         if found:
-            keys = [item.key for item in found]
+            keys = [item.key for item in shown]
             options.highlighted = keys.index(marked) if marked in keys else 0
 
     @property

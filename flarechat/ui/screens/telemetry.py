@@ -35,7 +35,9 @@ class TelemetryScreen(Screen[str]):
         self._chat = chat
 
     def compose(self) -> ComposeResult:
-        speed, drafts, depth, cost, copies = all_panels(self._chat.marks, self._chat.name_origin)
+        speed, drafts, depth, cost, copies = all_panels(
+            self._chat.marks, self._chat.tabs.name_origin
+        )
         with VerticalScroll(id="panels"):
             yield Vertical(speed, drafts, copies, classes="column")
             yield Vertical(depth, cost, classes="column")

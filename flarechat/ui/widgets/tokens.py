@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -23,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from flarechat.ui.format import Glyphs, fit
+from flarechat.ui.format import Glyphs
 
 LINES = 2
 STYLES = {
@@ -53,7 +53,9 @@ def cell(text: str | None, marks: Glyphs) -> str:
     if text is None:
         return UNSPELLED
     shown = escaped(text).replace(" ", "_" if marks.ascii else "·")
-    return (fit(shown, LONGEST, marks) if cell_len(shown) > LONGEST else shown) or marks.ellipsis
+    if cell_len(shown) > LONGEST:
+        shown = set_cell_size(shown, LONGEST - 1).rstrip() + marks.ellipsis
+    return shown or marks.ellipsis
 
 
 class TokenGrid(ScrollView, can_focus=True):
