@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,6 +36,19 @@ if TYPE_CHECKING:
 _CATCH_UP = 256
 
 
+@runtime_checkable
+class WholeHead(Protocol):
+    """A head that on a CPU also does in one call what it does step by step, to the bit."""
+
+    def draft(self, drawn: Any, cache: Any, hidden: Any) -> None:
+        """Draw all drafts of a chain, as `kernels.cpu.rounds` began it."""
+
+    def absorb(
+        self, exported: Tensor, inputs: Tensor | None, cache: Any, hidden: Any, window: Window
+    ) -> None:
+        """Keep of a pass what it exported as hidden rows, and with its inputs their pairs too."""
+
+
 class MtpDrafter:
     """Drafts with `head` for S slots of `context` tokens each.
 
@@ -50,6 +63,7 @@ class MtpDrafter:
     ) -> None:  # fmt: skip
         self.head, self.context, self.device = head, context, device
         self.cache, self.hidden = head.cache(slots, context)
+        self._whole = head if isinstance(head, WholeHead) else None
         self._depth, depth = (staging or Staging(slots, device)).columns(1)
         self.depth = depth[:, 0]
         self.ready = [0] * slots
@@ -164,6 +178,11 @@ class MtpDrafter:
 
         Rows past what was emitted are unreachable, and overwritten before they are not.
         """
+        if self._whole is not None and kernels.native(hidden):
+            true = inputs if plan.absorb else None
+            window = Window(lanes, plan.width)
+            self._whole.absorb(hidden, true, self.cache, self.hidden, window)
+            return
         own = self.head.condense(hidden)
         before = self.hidden.last(lanes) if plan.absorb else None
         self.hidden.store(lanes, own, emitted, plan)
@@ -194,17 +213,24 @@ class MtpDrafter:
     def _chained(
         self, steps: ModuleType, lanes: Lanes, plan: Plan, staged: Proposal | None
     ) -> Proposal:
-        """As `extend`, with each draft's law and draw in one kernel."""
-        hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
+        """As `extend`, with each draft's law and draw in one kernel, or all of it in one call."""
         drawn = steps.drafts(lanes, self.depth, staged, plan)
+        if self._whole is not None and kernels.native(self.depth):
+            self._whole.draft(drawn, self.cache, self.hidden)
+        else:
+            self._stepwise(drawn, lanes, plan)
+        points = plan.acceptance == "match" or plan.law.candidates == 1
+        laws = (None, None) if points else (drawn.probs, drawn.ids)
+        return Proposal(drawn.tokens, drawn.offered, *laws)
+
+    def _stepwise(self, drawn: Any, lanes: Lanes, plan: Plan) -> None:
+        """Draw all drafts of a chain."""
+        hidden, token = self.hidden.last(lanes), lanes.pending()[:, None]
         chain = dict[str, Tensor]()
         for step in range(plan.draft_tokens):
             hidden = self._step(lanes, hidden, token, plan, step, chain)
             logits = self.head.logits(hidden)
             token = drawn.draw(step, logits, plan.law.penalties, self.head.vocabulary)
-        points = plan.acceptance == "match" or plan.law.candidates == 1
-        laws = (None, None) if points else (drawn.probs, drawn.ids)
-        return Proposal(drawn.tokens, drawn.offered, *laws)
 
     def _draws(self, lanes: Lanes, plan: Plan) -> Tensor | None:
         """float32 [B, K]: each draft's own draw; None where none decides."""

@@ -62,10 +62,11 @@ class _Prepared:
                 "Choose another --dtype, or install flarechat again where a C compiler is.",
             )
         self._fields, self._tensors = fields, tensors
-        self._address = ctypes.addressof(fields)
+        self.address = ctypes.addressof(fields)
 
 
-def _matrix(stored: Stored) -> Matrix:
+def matrix(stored: Stored) -> Matrix:
+    """fc_matrix of a weight; whoever keeps it keeps the weight's data too."""
     data = stored.data
     readable(data, torch.uint8)
     expected = matrix_bytes(stored.kind, stored.rows, stored.columns)
@@ -89,13 +90,13 @@ class Product(_Prepared):
         if norm is not None:
             readable(norm, torch.float32)
             assert norm.shape == (weight.columns,), f"norm of {tuple(norm.shape)}"
-        super().__init__(_matrix(weight), weight.data)
+        super().__init__(matrix(weight), weight.data)
         self.rows, self.columns = weight.rows, weight.columns
         self.norm, self.eps = norm, eps
 
     def __call__(self, x: Tensor) -> Tensor:
         assert x.shape[-1] == self.columns, f"rows of {x.shape[-1]}, not {self.columns}"
-        made: Tensor = _linear(self._address, self.rows, self.norm, self.eps, x.contiguous())
+        made: Tensor = _linear(self.address, self.rows, self.norm, self.eps, x.contiguous())
         return made
 
 
@@ -103,11 +104,11 @@ class Table(_Prepared):
     """Rows of a weight for ids int64 [...], each in 0 … rows - 1 → float32 [..., columns]."""
 
     def __init__(self, weight: Stored) -> None:
-        super().__init__(_matrix(weight), weight.data)
+        super().__init__(matrix(weight), weight.data)
         self.columns = weight.columns
 
     def __call__(self, ids: Tensor) -> Tensor:
-        made: Tensor = _lookup(self._address, self.columns, ids.contiguous())
+        made: Tensor = _lookup(self.address, self.columns, ids.contiguous())
         return made
 
 
@@ -120,13 +121,13 @@ class MlpBlock(_Prepared):
         sizes = up.rows, up.columns, down.rows, down.columns
         assert sizes == (inner, wide, wide, inner), f"gate, up and down do not fit: {sizes}"
         assert norm.shape == (wide,), f"norm of {tuple(norm.shape)}"
-        fields = MlpFields(address, _matrix(gate), _matrix(up), _matrix(down), eps)
+        fields = MlpFields(address, matrix(gate), matrix(up), matrix(down), eps)
         super().__init__(fields, norm, gate.data, up.data, down.data)
         self.columns = wide
 
     def __call__(self, x: Tensor) -> Tensor:
         assert x.shape[-1] == self.columns, f"rows of {x.shape[-1]}, not {self.columns}"
-        _mlp_block(self._address, x)
+        _mlp_block(self.address, x)
         return x
 
 
@@ -149,7 +150,7 @@ class AttentionBlock(_Prepared):
         assert heads % kv_heads == 0, f"{heads} heads over {kv_heads}"
         addresses = _floats(norm, cos, sin)
         fields = AttentionFields(
-            *addresses, None, None, 0, 0, *map(_matrix, (q, k, v, out)), eps, heads, kv_heads,
+            *addresses, None, None, 0, 0, *map(matrix, (q, k, v, out)), eps, heads, kv_heads,
             head_dim,
         )  # fmt: skip
         super().__init__(fields, norm, cos, sin, q.data, k.data, v.data, out.data)
@@ -158,23 +159,25 @@ class AttentionBlock(_Prepared):
 
     def __call__(self, x: Tensor, window: Window, keys: Tensor, values: Tensor) -> Tensor:
         at = self._placed(x, window, keys, values)
-        made: Tensor = _attention_block(self._address, at, x.contiguous(), keys, values)
+        made: Tensor = _attention_block(self.address, at, x.contiguous(), keys, values)
         return made
 
     def write(self, x: Tensor, window: Window, keys: Tensor, values: Tensor) -> None:
         """Put only the keys and values of x [B, W, D] into the window's rows."""
         at = self._placed(x, window, keys, values)
-        _attention_write(self._address, at, x.contiguous(), keys, values)
+        _attention_write(self.address, at, x.contiguous(), keys, values)
 
     def _placed(self, x: Tensor, window: Window, keys: Tensor, values: Tensor) -> int:
         """The address of the window, of which x has the rows, with this cache in the structure."""
-        if keys is not self._keys or values is not self._values:
-            self._bind(keys, values)
-        fields, address = _placed(window)
+        self.bind(keys, values)
+        fields, address = placed(window)
         assert x.shape == (fields.lanes, fields.width, self.columns), f"rows {tuple(x.shape)}"
         return address
 
-    def _bind(self, keys: Tensor, values: Tensor) -> None:
+    def bind(self, keys: Tensor, values: Tensor) -> None:
+        """Work on this cache from now on."""
+        if keys is self._keys and values is self._values:
+            return
         for cache in (keys, values):
             _, kv_heads, rows, head_dim = cache.shape
             assert cache.dtype is torch.float16 and cache.is_cpu, f"a cache of {cache.dtype}"
@@ -195,7 +198,7 @@ class _Place:
     address: int
 
 
-def _placed(window: Window) -> tuple[WindowFields, int]:
+def placed(window: Window) -> tuple[WindowFields, int]:
     """fc_window of a window and its address, which hold until another window is asked for."""
     if _Place.window is None or _Place.window() is not window:
         for counters in (window.index, window.consumed, window.finish):

@@ -57,7 +57,7 @@ class _Rows(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Chain(ctypes.Structure):
+class ChainFields(ctypes.Structure):
     """fc_chain."""
 
     _fields_ = (
@@ -75,7 +75,7 @@ class _Laws(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Table(ctypes.Structure):
+class TableFields(ctypes.Structure):
     """fc_table."""
 
     _fields_ = (("rows", _P), ("capacity", c_int64), ("bytes", c_int64), ("spare", c_int64))
@@ -116,7 +116,7 @@ class _Round:
     arguments: tuple[ctypes._CArgObject, int, int]
 
 
-def _lanes(lanes: Lanes) -> tuple[ctypes._CArgObject, int, int]:
+def arguments(lanes: Lanes) -> tuple[ctypes._CArgObject, int, int]:
     """The first arguments of every call. A pool's tensors stay where they are."""
     if _Round.lanes is None or _Round.lanes() is not lanes:
         slots = ctypes.byref(_slots(lanes.pool))
@@ -163,7 +163,7 @@ def law(
         return _few(logits, lanes, drafts, shape, first, vocabulary)
     probs = torch.empty_like(logits)
     rows, before = _rows(logits, vocabulary, first, shape.penalties), _drafts(drafts)
-    _C["whole_law"](*_lanes(lanes), ctypes.byref(rows), ctypes.byref(before), probs.data_ptr())
+    _C["whole_law"](*arguments(lanes), ctypes.byref(rows), ctypes.byref(before), probs.data_ptr())
     return probs, None
 
 
@@ -176,7 +176,7 @@ def _few(
     ids = torch.empty(probs.shape, dtype=torch.int64)
     rows, before = _rows(logits, vocabulary, first, shape.penalties), _drafts(drafts)
     _C["law"](
-        *_lanes(lanes), ctypes.byref(rows), ctypes.byref(before), found, probs.data_ptr(),
+        *arguments(lanes), ctypes.byref(rows), ctypes.byref(before), found, probs.data_ptr(),
         ids.data_ptr(),
     )  # fmt: skip
     return probs, ids
@@ -192,7 +192,8 @@ class Chain:
 
     def __init__(self, lanes: Lanes, depth: Tensor, staged: Proposal | None, plan: Plan) -> None:
         count, steps = len(lanes), plan.draft_tokens
-        self.lanes, self._candidates = lanes, plan.law.candidates
+        self.lanes, self.penalties = lanes, plan.law.penalties
+        self._candidates = plan.law.candidates
         self._mode = _MODES[plan.acceptance]
         self.tokens = torch.empty(count, steps, dtype=torch.int64)
         self.offered = torch.empty(count, dtype=torch.int64)
@@ -203,22 +204,23 @@ class Chain:
         """Draft `step` int64 [B, 1] from logits [B, 1, V], and its law."""
         logits = logits.float().contiguous()
         if step == 0:
-            self._begin(min(self._candidates, logits.shape[-1]))
+            self.fields = self.of(logits.shape[-1])
         said = torch.empty(len(self.lanes), 1, dtype=torch.int64)
         rows = _rows(logits, vocabulary, step, penalties)
         _C["draw"](
-            *_lanes(self.lanes), ctypes.byref(rows), ctypes.byref(self._fields), said.data_ptr()
+            *arguments(self.lanes), ctypes.byref(rows), ctypes.byref(self.fields), said.data_ptr()
         )
         return said
 
-    def _begin(self, found: int) -> None:
-        """Room for laws of so many candidates."""
+    def of(self, columns: int) -> ChainFields:
+        """fc_chain for logits of so many columns, with room for the laws in `probs` and `ids`."""
+        found = min(self._candidates, columns)
         self.probs = torch.empty(*self.tokens.shape, found)
         self.ids = torch.empty(self.probs.shape, dtype=torch.int64)
         staged, offered = _Drafts(), None
         if self._staged is not None:
             staged, offered = _drafts(self._staged.tokens), self._staged.offered.data_ptr()
-        self._fields = _Chain(
+        return ChainFields(
             staged, offered, self._depth.data_ptr(), self.tokens.data_ptr(), self.ids.data_ptr(),
             self.offered.data_ptr(), self.probs.data_ptr(), self.tokens.shape[1], found, self._mode,
         )  # fmt: skip
@@ -251,7 +253,7 @@ def accept(
     tokens = torch.empty(law.probs.shape[:2], dtype=torch.int64)
     accepted = torch.empty_like(offered)
     _C["accept"](
-        *_lanes(lanes), ctypes.byref(laws), ctypes.byref(given), offered.data_ptr(),
+        *arguments(lanes), ctypes.byref(laws), ctypes.byref(given), offered.data_ptr(),
         _MODES[acceptance], tokens.data_ptr(), accepted.data_ptr(),
     )  # fmt: skip
     return tokens, accepted
@@ -260,7 +262,7 @@ def accept(
 def inputs(lanes: Lanes, drafts: Tensor) -> Tensor:
     """int64 [B, W]: the pending token of each lane and its drafts [B, K]."""
     out = torch.empty(len(drafts), drafts.shape[1] + 1, dtype=torch.int64)
-    _C["inputs"](*_lanes(lanes), ctypes.byref(_drafts(drafts)), out.data_ptr())
+    _C["inputs"](*arguments(lanes), ctypes.byref(_drafts(drafts)), out.data_ptr())
     return out
 
 
@@ -269,7 +271,7 @@ def clip(tokens: Tensor, accepted: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor
     tokens, emitted = tokens.contiguous(), torch.empty_like(accepted)
     finish = torch.empty_like(accepted)
     _C["clip"](
-        *_lanes(lanes), tokens.shape[1], tokens.data_ptr(), accepted.data_ptr(),
+        *arguments(lanes), tokens.shape[1], tokens.data_ptr(), accepted.data_ptr(),
         emitted.data_ptr(), finish.data_ptr(),
     )  # fmt: skip
     return emitted, finish
@@ -279,7 +281,7 @@ def advance(lanes: Lanes, tokens: Tensor, emitted: Tensor, finish: Tensor) -> No
     """As `Lanes.advance`."""
     tokens = tokens.contiguous()
     _C["advance"](
-        *_lanes(lanes), tokens.shape[1], tokens.data_ptr(), emitted.data_ptr(), finish.data_ptr()
+        *arguments(lanes), tokens.shape[1], tokens.data_ptr(), emitted.data_ptr(), finish.data_ptr()
     )
 
 
@@ -291,7 +293,7 @@ def pack(
     tokens, width = tokens.contiguous(), tokens.shape[1]
     out = torch.empty(len(tokens), header + width, dtype=torch.int64)
     columns = (offered.contiguous(), accepted, emitted, finish, tokens, out)
-    _C["pack"](*_lanes(lanes), width, *(column.data_ptr() for column in columns))
+    _C["pack"](*arguments(lanes), width, *(column.data_ptr() for column in columns))
     return out
 
 
@@ -300,8 +302,8 @@ def store(rows: Tensor, hidden: Tensor, window: Window) -> None:
     assert hidden.dtype == rows.dtype and not window.shift
     hidden = hidden.contiguous()
     _C["store"](
-        *_lanes(window.lanes), window.width, window.lanes.prefilling,
-        ctypes.byref(_table(rows, window.spare)), hidden.data_ptr(),
+        *arguments(window.lanes), window.width, window.lanes.prefilling,
+        ctypes.byref(table(rows, window.spare)), hidden.data_ptr(),
     )  # fmt: skip
 
 
@@ -309,10 +311,11 @@ def last(rows: Tensor, window: Window) -> Tensor:
     """[B, 1, D]: each lane's row of rows [S, R, D] of its last consumed token."""
     assert window.shift == -1
     out = rows.new_empty(len(window.index), 1, rows.shape[-1])
-    _C["last"](*_lanes(window.lanes), ctypes.byref(_table(rows, window.spare)), out.data_ptr())
+    _C["last"](*arguments(window.lanes), ctypes.byref(table(rows, window.spare)), out.data_ptr())
     return out
 
 
-def _table(rows: Tensor, spare: int) -> _Table:
+def table(rows: Tensor, spare: int) -> TableFields:
+    """fc_table of rows [S, R, D]."""
     _, capacity, dim = rows.shape
-    return _Table(rows.data_ptr(), capacity, dim * rows.element_size(), spare)
+    return TableFields(rows.data_ptr(), capacity, dim * rows.element_size(), spare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,7 @@ from flarechat.engine.window import Window
 if TYPE_CHECKING:
     from flarechat.engine.contracts import State
     from flarechat.engine.plan import Plan
-    from flarechat.engine.recipes.llama.stored import TiledBlock
+    from flarechat.engine.recipes.llama.stored import TiledBlocks
     from flarechat.engine.slot import Lanes
 
 
@@ -63,6 +64,18 @@ class TransformerBlock:
             self.attention.write(self.attention_norm(x), cache, layer, window)
 
 
+class Blocks(tuple[TransformerBlock, ...]):
+    """Blocks in their order."""
+
+    __slots__ = ()
+
+    def run(self, x: Tensor, cache: KVState, layers: range, window: Window, extent: int) -> Tensor:
+        """x [B, W, D] through some of them, one after the other."""
+        for layer in layers:
+            x = self[layer](x, cache, layer, window, extent)
+        return x
+
+
 class Model:
     """Owns the weights of one llama checkpoint and the KV rows of its slots.
 
@@ -73,10 +86,9 @@ class Model:
 
     def __init__(
         self, args: ModelArgs, embedding: Tensor | TiledTable,
-        blocks: Sequence[TransformerBlock | TiledBlock], norm: RMSNorm, head: Linear, rope: Rope,
-        kv: KVState,
+        blocks: Blocks | TiledBlocks, norm: RMSNorm, head: Linear, rope: Rope, kv: KVState,
     ) -> None:  # fmt: skip
-        self.args, self.embedding, self.blocks = args, embedding, tuple(blocks)
+        self.args, self.embedding, self.blocks = args, embedding, blocks
         self.norm, self.head, self.rope, self.kv = norm, head, rope, kv
         self.vocabulary = args.vocab_size
         self.taps: tuple[int, ...] = (args.num_hidden_layers,)
@@ -95,10 +107,8 @@ class Model:
         window = Window(lanes, plan.width)
         x = embed(inputs, self.embedding)
         tapped: dict[int, Tensor] = {}
-        for layer, block in enumerate(self.blocks):
-            x = block(x, self.kv, layer, window, plan.extent)
-            if layer + 1 in self.taps:
-                tapped[layer + 1] = x
+        for first, last in pairwise(sorted({0, *self.taps, len(self.blocks)})):
+            x = tapped[last] = self.blocks.run(x, self.kv, range(first, last), window, plan.extent)
         return torch.cat([tapped[tap] for tap in self.taps], dim=-1), x
 
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:

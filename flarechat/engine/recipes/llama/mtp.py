@@ -8,7 +8,7 @@ Embedding and output head are the target's own. Reading the file is not its work
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from flarechat.engine.layers.embedding import embed
 from flarechat.engine.layers.linear import Linear, TiledLinear, multiply, multiply_normed
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.recipes.llama.config import ModelArgs
-from flarechat.engine.recipes.llama.model import Model, TransformerBlock
+from flarechat.engine.recipes.llama.model import Blocks, Model
 from flarechat.engine.recipes.llama.weights import COMPUTE, Weights, block_shapes, cached, check
 from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
@@ -30,7 +30,7 @@ from flarechat.errors import ModelError
 from flarechat.protocol import PACKED, STORED
 
 if TYPE_CHECKING:
-    from flarechat.engine.recipes.llama.stored import TiledBlock
+    from flarechat.engine.recipes.llama.stored import TiledBlocks
     from flarechat.engine.window import Window
 
 _HINT = "The chat goes on without MTP drafts; give another file with --mtp-file."
@@ -152,11 +152,10 @@ class MtpHead:
     """Owns the weights of one head, and borrows its target's embedding and output head."""
 
     def __init__(
-        self, args: MtpArgs, target: Model, blocks: Sequence[TransformerBlock | TiledBlock],
-        fc: Linear,
+        self, args: MtpArgs, target: Model, blocks: Blocks | TiledBlocks, fc: Linear,
         norms: tuple[RMSNorm, RMSNorm, RMSNorm], fuse: Linear | None, head: Linear,
     ) -> None:  # fmt: skip
-        self.args, self.blocks, self.fc, self.fuse, self.head = args, tuple(blocks), fc, fuse, head
+        self.args, self.blocks, self.fc, self.fuse, self.head = args, blocks, fc, fuse, head
         self.norm_hidden, self.norm_embedding, self.norm = norms
         self.embedding = target.embedding
         self.features = args.blocks.hidden_size
@@ -183,19 +182,15 @@ class MtpHead:
     ) -> Tensor:  # fmt: skip
         """hidden [B, W, D] of tokens i and tokens [B, W] at i + 1 → [B, W, D], before the norm."""
         x = self._pair(hidden, tokens)
-        for layer, inner in enumerate(self.blocks):
-            x = inner(x, cache, layer, window, extent)
-        return x
+        return self.blocks.run(x, cache, range(len(self.blocks)), window, extent)
 
     def write(
         self, hidden: Tensor, tokens: Tensor, cache: KVState, window: Window, extent: int
     ) -> None:
         """As `forward`, but of the last block only what it keeps: its keys and values."""
-        x = self._pair(hidden, tokens)
-        *before, last = self.blocks
-        for layer, inner in enumerate(before):
-            x = inner(x, cache, layer, window, extent)
-        last.write(x, cache, len(before), window)
+        x, last = self._pair(hidden, tokens), len(self.blocks) - 1
+        x = self.blocks.run(x, cache, range(last), window, extent)
+        self.blocks[last].write(x, cache, last, window)
 
     def _pair(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """What the first block reads: [B, W, D]."""
@@ -224,6 +219,15 @@ def _opened(tensors: Mapping[str, Tensor], dtype: str, device: torch.device) -> 
     from flarechat.engine.recipes.llama.stored import TiledWeights
 
     return TiledWeights(tensors, lambda name: tiles.rounded(tensors[name]))
+
+
+def _kind(dtype: str) -> type[MtpHead]:
+    """What a head of that dtype is."""
+    if dtype != STORED:
+        return MtpHead
+    from flarechat.engine.recipes.llama.stored_mtp import TiledHead
+
+    return TiledHead
 
 
 def _draft_rows(target: Model, ids: Tensor, weights: Any) -> Linear:
@@ -258,10 +262,12 @@ def load_head(
     weights = _opened(held, dtype, device)
     names = ("mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm")
     first, second, last = (RMSNorm(weights.get(name), target.args.rms_norm_eps) for name in names)
-    head = MtpHead(
+    head = _kind(dtype)(
         args,
         target,
-        [weights.block(args.blocks, f"mtp.layers.{layer}", target.rope) for layer in range(layers)],
+        weights.blocks(
+            weights.block(args.blocks, f"mtp.layers.{n}", target.rope) for n in range(layers)
+        ),
         weights.linear("mtp.fc"),
         (first, second, last),
         weights.linear("mtp.fuse") if len(args.taps) > 1 else None,

@@ -1,12 +1,12 @@
 """A llama whose weights stay as their file has them, in tiles that the CPU's kernels read.
 
-Owns which files can be kept so without rounding a number, what they take, and the two calls that a
-block is. Activations are float32 between the calls, int8 inside their products; the cache is fp16.
+Owns which files can be kept so without rounding a number, what they take, and the calls that blocks
+are. Activations are float32 between the calls, int8 inside their products; the cache is fp16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
@@ -35,6 +35,19 @@ class TiledBlock:
     def write(self, x: Tensor, cache: KVState, layer: int, window: Window) -> None:
         """Of x [B, W, D] only what later rows see: its keys and values."""
         self.attention.write(x, window, cache.keys[layer], cache.values[layer])
+
+
+class TiledBlocks(tuple[TiledBlock, ...]):
+    """As Blocks, in one call of C for as many as are run."""
+
+    def __init__(self, blocks: Iterable[TiledBlock]) -> None:
+        from flarechat.engine.kernels.cpu import chain
+
+        self.calls = chain.Blocks([(block.attention, block.mlp) for block in self])
+
+    def run(self, x: Tensor, cache: KVState, layers: range, window: Window, extent: int) -> Tensor:
+        """x [B, W, D] through some of them, one after the other."""
+        return self.calls(x, window, cache.keys, cache.values, layers) if layers else x
 
 
 class TiledWeights:
@@ -79,6 +92,10 @@ class TiledWeights:
         )  # fmt: skip
         after = self.get(f"{base}.post_attention_layernorm")
         return TiledBlock(attention, MlpBlock(after, eps, gate, up, down))
+
+    def blocks(self, blocks: Iterable[TiledBlock]) -> TiledBlocks:
+        """Blocks in their order."""
+        return TiledBlocks(blocks)
 
     def close(self) -> None:
         """Nothing goes on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from flarechat.engine.layers.mlp import MLP
 from flarechat.engine.layers.norm import RMSNorm
 from flarechat.engine.layers.rope import Rope
 from flarechat.engine.recipes.llama.config import ModelArgs
-from flarechat.engine.recipes.llama.model import Model, TransformerBlock
+from flarechat.engine.recipes.llama.model import Blocks, Model, TransformerBlock
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import KVState
 from flarechat.engine.weights import tiles
@@ -146,7 +146,7 @@ def load(
     kv_heads, head_dim = args.num_key_value_heads, args.head_dim
     rows = context + 2 * SCRATCH_ROWS
     rope = Rope(head_dim, rows, args.rope_theta, args.rope_scaling, device)
-    blocks = [weights.block(args, f"model.layers.{layer}", rope) for layer in layers]
+    blocks = weights.blocks(weights.block(args, f"model.layers.{n}", rope) for n in layers)
     weights.close()
     return Model(
         args,
@@ -222,6 +222,10 @@ class Weights:
             RMSNorm(get(f"{base}.post_attention_layernorm"), args.rms_norm_eps),
             MLP(linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"), linear(f"{mlp}.down_proj")),
         )
+
+    def blocks(self, blocks: Iterable[TransformerBlock]) -> Blocks:
+        """Blocks in their order."""
+        return Blocks(blocks)
 
     def close(self) -> None:
         """No more products are asked for; those under way go on."""

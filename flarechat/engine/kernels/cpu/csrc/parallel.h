@@ -15,6 +15,12 @@ void fc_parallel(fc_work work, void *what, int32_t chunks);
  * stays valid and keeps its content until the next call for that purpose. */
 void *fc_scratch(int32_t purpose, size_t bytes);
 
-enum { FC_SCRATCH_LINEAR = 0, FC_SCRATCH_BLOCKS = 8, FC_SCRATCH_ROUNDS = 16, FC_SCRATCHES = 24 };
+enum {
+    FC_SCRATCH_LINEAR = 0,
+    FC_SCRATCH_BLOCKS = 8,
+    FC_SCRATCH_ROUNDS = 16,
+    FC_SCRATCH_CHAIN = 20,
+    FC_SCRATCHES = 24
+};
 
 #endif
