@@ -15,7 +15,7 @@ import threading
 import traceback
 from typing import Any, TextIO
 
-from flarechat.engine import leftovers
+from flarechat.engine import late, leftovers
 from flarechat.errors import EngineError, FlarechatError
 from flarechat.protocol import (
     Boot,
@@ -70,6 +70,7 @@ def serve(channel: Channel) -> None:
     boot = channel.boot()
     # What loading makes stays; looking for garbage in it only slows the start.
     gc.disable()
+    late.leave_out()
     from flarechat.engine.boot import boot_engine
 
     engine = boot_engine(boot, channel.emit)
