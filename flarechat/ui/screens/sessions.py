@@ -194,12 +194,12 @@ class SessionsScreen(Picker):
 
 def _below(hit: Hit) -> Content:
     """The line under a chat in which the words were found: who said them, and the words."""
-    said = f"    {ROLES.get(hit.role, hit.role)}: "
+    which = f" (1 of {hit.places} places)" if hit.places > 1 else ""
+    said = f"    {ROLES.get(hit.role, hit.role)}{which}: "
     line = Content(said + hit.snippet)
     for first, end in hit.marks:
         line = line.stylize("bold underline", len(said) + first, len(said) + end)
-    more = f"  +{hit.places - 1} more" if hit.places > 1 else ""
-    return (line + Content(more)).stylize("$text-muted", 0, len(said))
+    return line.stylize("$text-muted", 0, len(said))
 
 
 def _when(epoch: float) -> str:

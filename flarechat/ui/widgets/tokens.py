@@ -63,7 +63,7 @@ class TokenGrid(ScrollView, can_focus=True):
     A token that ends a line of the answer ends a row.
     """
 
-    DEFAULT_CSS = "TokenGrid { height: 1fr; width: 1fr; }"
+    DEFAULT_CSS = "TokenGrid { height: 1fr; width: 1fr; overflow-x: hidden; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right,l", "move(1)", "Next token", id="tokens.next", show=False),

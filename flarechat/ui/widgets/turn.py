@@ -76,7 +76,7 @@ class TurnView(Page):
     def _arrows(self, line: Content, at: int, place: str) -> Content:
         """The head line with the arrows from `at` on as buttons."""
         middle, end = at + place.index("/"), at + len(place.rstrip())
-        for step, first, last in ((-1, at, middle), (1, middle + 1, end)):
+        for step, first, last in ((-1, at, middle), (1, middle, end)):
             line = line.stylize(Style.from_meta({"@click": f"sibling({step})"}), first, last)
         return line.stylize("bold $text-accent", at, end)
 
