@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flarechat.chat import Turn
 from flarechat.config import Settings
 from flarechat.launch import open_engine
 from flarechat.ui.app import FlarechatApp
@@ -32,6 +33,49 @@ def test_a_question_typed_into_the_chat_is_answered_by_the_real_model(smollm2: P
             assert "IDLE" == app.bridge.state
 
     settings = Settings(model=str(smollm2), temperature=0.0, max_tokens=24)
+    with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
+        run()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_verbs_over_the_real_model_and_tokens_that_spell_what_was_said(smollm2: Path) -> None:
+    @played
+    async def run() -> None:
+        app = FlarechatApp(settings, engine)
+        async with app.run_test(size=(120, 36)) as pilot:
+
+            async def ended() -> Turn:
+                await pilot.pause(0.3)
+                while app.bridge.busy:
+                    await pilot.pause(0.1)
+                return app.bridge.conversation.turns[-1]
+
+            await answered(app, pilot, "Tell me about the sea, please.", PATIENCE_S)
+            first = await ended()
+            short, few = first.text, len(first.tokens)
+            await pilot.press("shift+tab", "c")
+            longer = await ended()
+            await pilot.press("shift+tab", "r")
+            again = await ended()
+            await pilot.press("shift+tab", "i")
+            await pilot.pause(0.8)
+            texts = [app.board.texts[token] for token in again.tokens]
+            await pilot.press("escape", "k", "e")
+            app.chat.prompt.put("What is the capital of France?")
+            await pilot.press("enter")
+            edited = await ended()
+
+            assert longer is first and first.text.startswith(short) and few < len(first.tokens)
+            assert again is not first and again.text.startswith(short)
+            assert again.text == "".join(texts)
+            assert "Paris" in edited.text
+            assert [2, 2] == [
+                app.bridge.conversation.place(turn)[1]
+                for turn in (again, app.bridge.conversation.turns[0])
+            ]
+
+    settings = Settings(model=str(smollm2), temperature=0.0, max_tokens=24, ctx=512)
     with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
         run()
 

@@ -12,7 +12,6 @@ from textual.widgets import Input, OptionList, Select
 from flarechat.errors import StorageError
 from flarechat.sessions import bundle, names, search, store
 from flarechat.sessions.session import Session, SessionWriter
-from flarechat.ui.screens import picker
 from flarechat.ui.screens import sessions as window
 from flarechat.ui.screens.forms import Form
 from flarechat.ui.screens.sessions import SessionsScreen
@@ -258,7 +257,7 @@ async def test_a_folder_that_cannot_be_read_or_searched_is_said_and_titles_still
 async def test_of_very_many_chats_the_last_used_are_listed_and_the_title_says_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(picker, "LISTED", 2)
+    monkeypatch.setattr(SessionsScreen, "LISTED", 2)
     for text in ("one", "two", "three"):
         scenes.save_chat(text)
     async with chatting() as chat:

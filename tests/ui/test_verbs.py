@@ -263,6 +263,8 @@ async def test_the_tree_shows_every_branch_and_goes_to_any_turn() -> None:
         await chat.pick("shift+tab", "T")
         await chat.pilot.pause()
         shown = [line.strip("│ ").rstrip() for line in chat.text.splitlines()[3:8]]
+        marked = chat.app.screen.marked
+        head = chat.bridge.conversation.turns[-1].id
         await chat.press(*"two", "enter")
         await chat.pilot.pause()
         gone = texts(chat)
@@ -277,6 +279,7 @@ async def test_the_tree_shows_every_branch_and_goes_to_any_turn() -> None:
             "#4 Model: an answer of pears",
             "●   ‹ 2/2 › #2 Model: an answer of plums",
         ] == shown
+        assert head == marked
         assert ["one", "an answer of apples", "two", "an answer of pears"] == gone
         assert selected is not None and "two" == selected.text
         assert ["one", "an answer of plums"] == texts(chat)

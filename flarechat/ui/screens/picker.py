@@ -22,8 +22,6 @@ from textual.widgets.option_list import Option
 
 from flarechat.textsafe import strip_controls
 
-LISTED = 400
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -48,6 +46,7 @@ class Picker(ModalScreen[str | None]):
     HELP_TEXT = "type to search  enter choose  esc close"
     EMPTY_TEXT = "Nothing here yet."
     WAIT_TEXT = ""
+    LISTED = 400
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="picker.close", show=False),
@@ -100,12 +99,17 @@ class Picker(ModalScreen[str | None]):
         """What is said where nothing is found."""
         return self.WAIT_TEXT if self._items is None else self.EMPTY_TEXT
 
+    def likeliest(self) -> str | None:
+        """The key of the item to mark where it is found; None for the first."""
+        return None
+
     def fill(self, *, keep: bool = False) -> None:
         """List what is found; the first is marked, or with `keep` the one that was, if there."""
-        options, marked = self.query_one(OptionList), self.marked if keep else None
+        options = self.query_one(OptionList)
+        marked = self.marked if keep else self.likeliest()
         found = self.found()
         options.clear_options()
-        shown = found[:LISTED]
+        shown = found[: self.LISTED]
         options.add_options(Option(item.shown, id=item.key) for item in shown)
         more = f" ({len(shown)} of {len(found)})" if len(found) > len(shown) else ""
         self.query_one(".box").border_title = self.TITLE_TEXT + more

@@ -24,10 +24,14 @@ class TreeScreen(Picker):
     TITLE_TEXT = "Branches"
     HELP_TEXT = "type to search  enter go there  esc close"
     EMPTY_TEXT = "No turn matches."
+    LISTED = 2000
 
     def __init__(self, tree: TurnTree, marks: Glyphs) -> None:
         super().__init__()
         self._tree, self._marks = tree, marks
+
+    def likeliest(self) -> str | None:
+        return None if self.query_text else self._tree.head
 
     def items(self) -> list[Item]:
         """A line for every turn; those of the branch that is shown have a mark."""
