@@ -56,9 +56,12 @@ def as_read(x: Tensor, stored: tiles.Tiles) -> Tensor:
     if stored.kind == "bf16":
         return x
     groups = x.float().unflatten(-1, (-1, 32))
-    scales = groups.abs().amax(-1, keepdim=True) / 127
-    codes = torch.where(scales > 0, groups / scales, 0.0).round()
-    return (codes.double() * scales.double()).flatten(-2)
+    largest = groups.abs().argmax(-1, keepdim=True)
+    others = groups.scatter(-1, largest, 0.0)
+    scales = others.abs().amax(-1, keepdim=True) / 127
+    codes = torch.where(scales > 0, others / scales, 0.0).round()
+    read = codes.double() * scales.double()
+    return read.scatter(-1, largest, groups.gather(-1, largest).double()).flatten(-2)
 
 
 def product(x: Tensor, stored: tiles.Tiles) -> Tensor:

@@ -96,17 +96,21 @@ def test_a_product_of_hundreds_of_rows_is_the_written_order(each_set: Library, k
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_products_are_those_of_the_weights_values(each_set: Library, kind: int) -> None:
-    """A code is half a step from its activation at most, and each group's sums round four times."""
+    """A code is half a step of the next largest from its activation at most, the largest is exact.
+    A group's parts round four times, then all that is summed so far twice."""
     weight = tiles.make(kind, 50, 480)
     x = activations(9, 480)
     values, exact = weight.values(), x.astype(np.float64)
-    steps = np.repeat(np.abs(x.reshape(9, -1, 32)).max(axis=2), 32, axis=1) / 127
+    sizes = np.abs(x.reshape(9, -1, 32))
+    ordered = np.sort(sizes, axis=2)
+    steps = np.where(sizes < ordered[..., -1:], ordered[..., -2:-1] / 127, 0).reshape(9, 480)
     parts = np.abs(values)
     if kind in (Q4_0, Q4_1):  # Codes and minima are summed apart.
         scales = np.repeat(np.abs(weight.scales.astype(np.float64)), 32, axis=1)
         parts = scales * weight.codes + np.abs(values - scales * weight.codes) + scales * 8
     quantising = np.zeros_like(exact) if kind == BF16 else steps * (0.5 + 1e-4)
-    rounding = 2.0**-24 * 4 * (480 if kind == BF16 else 15) * (np.abs(exact) + steps) @ parts.T
+    rounds = 480 if kind == BF16 else 4 + 2 * 15
+    rounding = 2.0**-24 * rounds * (np.abs(exact) + steps) @ parts.T
     bound = quantising @ np.abs(values).T + rounding
 
     error = np.abs(linear(each_set, weight, x) - exact @ values.T)
@@ -164,6 +168,22 @@ def test_a_product_is_added_between_strides(each_set: Library, added_is_output: 
     expected = before.copy()
     expected[:, 16:38] = tiles.product(weight, x)[:, 16:] + before[:, 16:38]
     assert same(expected, y)
+
+
+@pytest.mark.parametrize("kind", (Q4_0, Q4_1, Q8_0), ids=("q4_0", "q4_1", "q8_0"))
+def test_the_largest_of_a_group_is_taken_as_it_is(each_set: Library, kind: int) -> None:
+    """In integers, of which the others' largest is 127, all is exact: whichever column is the
+    largest, and the first of two that are."""
+    random = np.random.default_rng(0)
+    codes = tiles.make(kind, 33, 64).codes
+    scales, minima = (random.integers(-2, 3, (33, 2)).astype(np.float16) for _ in range(2))
+    weight = tiles.pack(kind, codes, scales, minima)
+    x = random.integers(-127, 128, (64, 64)).astype(np.float32)
+    x[:, [5, 9, 40, 44]] = -127
+    x[np.arange(64), np.arange(64)] = random.choice((-1001, 1001, 127), 64)
+
+    exact = x.astype(np.float64) @ weight.values().T
+    assert np.array_equal(exact, linear(each_set, weight, x))
 
 
 HARD = (0.0, -0.0, 1e-45, -1e-38, 1e-30, 3e-30, 1.0, -127.5, 3e38, -3e38, 65504.0, 0.5)

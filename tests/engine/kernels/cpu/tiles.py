@@ -114,35 +114,63 @@ def fused(a: Floats, b: Floats, c: Floats) -> Floats:
     return odd.astype(np.float32)
 
 
-def quantise(x: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
-    """Codes [rows, columns], scales and scale * sum of codes [rows, columns / 32]."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Activations as a product reads them: of every group of 32 columns the largest magnitude apart
+    with its column, and the others as codes."""
+
+    codes: NDArray[np.int32]
+    """[rows, columns], 0 for a value kept apart."""
+    scales: Floats
+    """[rows, columns / 32], as all that follow."""
+    apart: Floats
+    column: NDArray[np.int64]
+    """Of the value kept apart, counted over the whole row."""
+    sums: Floats
+    """Of a group's values: of scale * code and the one apart."""
+
+
+def quantise(x: Floats) -> Packed:
+    """Rows [rows, columns] of activations packed."""
     groups = x.reshape(len(x), -1, GROUP)
-    amax = np.abs(groups).max(axis=2)
-    kept = np.isfinite(amax) & (amax > np.float32(1e-30))
+    size = np.abs(groups)
+    finite = np.isfinite(size).all(axis=2)
+    # The last five bits of magnitudes do not count; of equal ones it is the first.
+    place = (size.view(np.int32) >> 5).argmax(axis=2)[..., None]
+    others = groups.copy()
+    np.put_along_axis(others, place, np.float32(0), 2)
+    amax = np.abs(others).max(axis=2)
+    kept = finite & (amax > np.float32(1e-30))
     inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=kept)
-    scaled = np.where(kept[..., None], groups, np.float32(0)) * inverse[..., None]
+    scaled = np.where(kept[..., None], others, np.float32(0)) * inverse[..., None]
     codes = np.rint(scaled).astype(np.int32)
-    scales = np.where(np.isfinite(amax), amax / np.float32(127), np.float32(np.nan))
-    sums = scales * codes.sum(axis=2).astype(np.float32)
-    return codes.reshape(x.shape), scales, sums
+    scales = np.where(finite, amax / np.float32(127), np.float32(np.nan))
+    apart = np.take_along_axis(groups, place, 2)[..., 0]
+    apart = np.where(np.abs(apart) > np.float32(1e-30), apart, np.float32(0))
+    sums = fused(scales, codes.sum(axis=2).astype(np.float32), apart)
+    column = place[..., 0] + np.arange(groups.shape[1]) * GROUP
+    return Packed(codes.reshape(x.shape), scales, apart, column, sums)
 
 
 def product(weight: Weight, x: Floats) -> Floats:
     """[rows of x, rows of the weight], bit for bit what the kernels must say."""
     if weight.kind == BF16:
         return _bfloat_product(weight, x)
-    codes, scales, sums = quantise(x)
+    packed = quantise(x)
     total = np.zeros((len(x), weight.rows), np.float32)
     for group in range(weight.columns // GROUP):
         span = slice(group * GROUP, (group + 1) * GROUP)
-        whole = (codes[:, span] @ weight.codes[:, span].T).astype(np.float32)
-        scale = weight.scales[None, :, group].astype(np.float32)
-        total = fused(scale * scales[:, group, None], whole, total)
+        whole = (packed.codes[:, span] @ weight.codes[:, span].T).astype(np.float32)
+        scale = _like(weight.scales[None, :, group].astype(np.float32), total)
+        code = weight.codes[:, packed.column[:, group]].T.astype(np.float32)
+        most = packed.scales[:, group, None] * whole
+        total = fused(scale, fused(_like(packed.apart[:, group, None], total), code, most), total)
+        sums = _like(packed.sums[:, group, None], total)
         if weight.kind == Q4_0:
-            total = fused(scale * np.float32(-8), _like(sums[:, group, None], total), total)
+            total = fused(scale * np.float32(-8), sums, total)
         if weight.kind == Q4_1:
             minimum = weight.minima[None, :, group].astype(np.float32)
-            total = fused(minimum, _like(sums[:, group, None], total), total)
+            total = fused(minimum, sums, total)
     return total
 
 

@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* Activations as quantised products read them: of every row and group of 32 columns int8 codes, a
- * scale and scale * the sum of codes. */
+/* Activations as quantised products read them: of every row and group of 32 columns the largest value
+ * as it is, int8 codes of the others, a scale and the sum. Values beyond 7e35 may make infinities. */
 size_t fc_quantised_bytes(int32_t rows, int32_t columns);
 
 /* Quantise rows first ... last-1 of x [rows, columns] into `packed`, which is for all `rows`. */

@@ -8,6 +8,11 @@
  *   low4(p) high4(p) whole8(p)    quads of 64 bytes of a tile
  *   first4() more4(s, q, x) last4(s), first8(total) more8(s, q, x) last8(s)
  *                                 the exact sum of code * activation, four columns at a time
+ *   code4(p, n) code8(p, n)       of each word at p the four bits above the n lowest, or the signed
+ *                                 byte below the n highest, as floats
+ *
+ * A group adds scale * (value kept apart * its code + activations' scale * sum of the others), then
+ * minimum * sum of activations.
  */
 
 /* Rows row ... row+width-1 of the tile's rows lane ... lane+LANES-1, added to what there is. */
@@ -50,6 +55,10 @@ FC_INLINE void dots8(const uint8_t *codes, const fc_packed_group *x, int64_t str
     }
 }
 
+FC_INLINE lanes code_apart(const uint8_t *codes, const fc_packed_group *x, const int kind) {
+    return kind == FC_Q8_0 ? code8(codes + x->place8, x->left8) : code4(codes + x->place4, x->right4);
+}
+
 /* The processor reads ahead too late, and not at all into the next page. */
 FC_INLINE void read_ahead(const uint8_t *group, size_t bytes) {
     for (size_t byte = 0; byte < bytes; byte += 64)
@@ -74,9 +83,12 @@ FC_INLINE void quantised_block(const fc_operands *o, const uint8_t *tile, int32_
         else
             dots4(tile + 4 * lane, x, groups, width, dots);
         for (int w = 0; w < width; w++) {
+            const fc_packed_group *its = x + (int64_t)w * groups;
             const lanes dot = kind == FC_Q8_0 ? last8(dots[w]) : last4(dots[w]);
-            const lanes factor = times(scale, broadcast(x[(int64_t)w * groups].scale));
-            results[w] = fma_lanes(factor, dot, results[w]);
+            const lanes code = code_apart(tile + 4 * lane, its, kind);
+            const lanes others = times(dot, broadcast(its->scale));
+            const lanes whole = fma_lanes(broadcast(its->apart), code, others);
+            results[w] = fma_lanes(scale, whole, results[w]);
         }
         if (kind == FC_Q8_0)
             continue;

@@ -50,3 +50,12 @@ FC_INLINE __m256i four(const int8_t *x) {
     memcpy(&columns, x, sizeof columns);
     return _mm256_set1_epi32(columns);
 }
+
+FC_INLINE lanes code4(const uint8_t *p, int32_t right) {
+    const __m256i words = _mm256_srlv_epi32(whole8(p), _mm256_set1_epi32(right));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(15)));
+}
+FC_INLINE lanes code8(const uint8_t *p, int32_t left) {
+    const __m256i words = _mm256_sllv_epi32(whole8(p), _mm256_set1_epi32(left));
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 24));
+}

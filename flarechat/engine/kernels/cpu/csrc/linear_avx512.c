@@ -69,6 +69,17 @@ FC_INLINE sums first8(int32_t total) { return _mm512_set1_epi32(-128 * total); }
 FC_INLINE sums more8(sums s, quads q, const int8_t *x) { return more4(s, q, x); }
 FC_INLINE lanes last8(sums s) { return last4(s); }
 
+/* The permutation looks at the low four bits alone. */
+FC_INLINE lanes code4(const uint8_t *p, int32_t right) {
+    const __m512i words = _mm512_srlv_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(right));
+    const lanes codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(words, codes);
+}
+FC_INLINE lanes code8(const uint8_t *p, int32_t left) {
+    const __m512i words = _mm512_sllv_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(left));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(words, 24));
+}
+
 #include "linear.inc.h"
 #include "quantise.inc.h"
 

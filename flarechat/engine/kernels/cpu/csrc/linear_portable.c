@@ -64,6 +64,13 @@ FC_INLINE sums first8(int32_t total) {
 FC_INLINE sums more8(sums s, quads q, const int8_t *x) { return more4(s, q, x); }
 FC_INLINE lanes last8(sums s) { return last4(s); }
 
+FC_INLINE lanes code4(const uint8_t *p, int32_t right) {
+    EVERY_LANE((float)(p[4 * i + right / 8] >> right % 8 & 15));
+}
+FC_INLINE lanes code8(const uint8_t *p, int32_t left) {
+    EVERY_LANE((float)(int8_t)p[4 * i + 3 - left / 8]);
+}
+
 #include "linear.inc.h"
 #include "quantise.inc.h"
 

@@ -1,4 +1,5 @@
-/* What fc_quantise makes of a row, group after group of FC_GROUP columns. */
+/* What fc_quantise makes of a row, group after group of FC_GROUP columns. The largest value of a
+ * group is kept apart as it is, so that the steps of the others are those of the next largest. */
 #ifndef FLARECHAT_PACKED_H
 #define FLARECHAT_PACKED_H
 
@@ -7,10 +8,14 @@
 #include <string.h>
 
 typedef struct {
-    int8_t codes[FC_GROUP];
-    float scale;   /* the largest magnitude / 127; NaN where a value is not finite */
-    float sum;     /* scale * total */
-    int32_t total; /* of the codes */
+    int8_t codes[FC_GROUP]; /* 0 for the value kept apart */
+    float scale;            /* the others' largest magnitude / 127; NaN where one is not finite */
+    float apart;            /* the value kept apart */
+    float sum;              /* of all: scale * total + apart */
+    int32_t total;          /* of the codes */
+    /* Where a tile's group has the codes of the column kept apart: in words from this byte on, of
+     * four bits and of eight, so many bits from the low or the high end. */
+    int32_t place4, right4, place8, left8;
 } fc_packed_group;
 
 static inline uint32_t fc_float_bits(float value) {

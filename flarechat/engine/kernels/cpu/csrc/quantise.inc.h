@@ -5,26 +5,47 @@
 /* Groups of smaller values count as zeros: 127 / amax must be finite. */
 #define SMALLEST 1e-30f
 
+/* A float's magnitude as an integer, which orders them alike, NaN above all. */
+FC_INLINE int32_t magnitude(float value) { return (int32_t)(fc_float_bits(value) & 0x7fffffff); }
+
+/* Highest for the largest magnitude, whose last five bits give way to the column: one maximum then
+ * finds both, and the first of equal ones. */
+FC_INLINE int32_t rank(float value, int32_t column) {
+    return (magnitude(value) & ~(FC_GROUP - 1)) | (FC_GROUP - 1 - column);
+}
+
+static void keep_apart(float value, int32_t column, fc_packed_group *packed) {
+    packed->apart = value;
+    packed->place4 = 64 * (column % 16 / 4);
+    packed->right4 = 8 * (column % 4) + 4 * (column / 16);
+    packed->place8 = 64 * (column / 4);
+    packed->left8 = 24 - 8 * (column % 4);
+}
+
 static void quantise_group(const float *x, fc_packed_group *packed) {
-    int32_t largest = 0, total = 0;
+    int32_t highest = 0, most = 0, total = 0;
+    for (int i = 0; i < FC_GROUP; i++)
+        highest = rank(x[i], i) > highest ? rank(x[i], i) : highest;
     for (int i = 0; i < FC_GROUP; i++) {
-        const int32_t bits = (int32_t)(fc_float_bits(x[i]) & 0x7fffffff);
-        largest = bits > largest ? bits : largest;
+        const int32_t other = rank(x[i], i) == highest ? 0 : magnitude(x[i]);
+        most = other > most ? other : most;
     }
-    const int finite = largest < 0x7f800000;
-    const float amax = fc_bits_float((uint32_t)largest);
+    const int32_t column = FC_GROUP - 1 - highest % FC_GROUP;
+    const int finite = highest < 0x7f800000;
+    const float amax = fc_bits_float((uint32_t)most);
+    const float kept = finite && amax > SMALLEST ? 1.0f : 0.0f;
     const float inverse = finite && amax > SMALLEST ? 127.0f / amax : 0.0f;
-    const float kept = inverse > 0.0f ? 1.0f : 0.0f;
     packed->scale = finite ? amax / 127.0f : fc_bits_float(0x7fc00000);
     for (int i = 0; i < FC_GROUP; i++) {
-        const float value = kept > 0.0f ? x[i] : 0.0f;
+        const float value = kept > 0.0f && i != column ? x[i] : 0.0f;
         const int32_t code =
             (int32_t)(fc_float_bits(value * inverse + ROUNDING) - fc_float_bits(ROUNDING));
         packed->codes[i] = (int8_t)code;
         total += code;
     }
+    keep_apart(fabsf(x[column]) > SMALLEST ? x[column] : 0.0f, column, packed);
     packed->total = total;
-    packed->sum = packed->scale * (float)total;
+    packed->sum = fmaf(packed->scale, (float)total, packed->apart);
 }
 
 static void quantise(const float *x, int64_t groups, fc_packed_group *packed) {
