@@ -14,7 +14,7 @@ from flarechat.ui.widgets.turn import ROLES
 
 # A turn, how many forks lie before it, its number, and which of how many in its place it is.
 Place = tuple[Turn, int, int, int, int]
-WORDS = 200
+WORDS = 100
 DEEPEST = 12
 
 
@@ -24,7 +24,7 @@ class TreeScreen(Picker):
     TITLE_TEXT = "Branches"
     HELP_TEXT = "type to search  enter go there  esc close"
     EMPTY_TEXT = "No turn matches."
-    LISTED = 2000
+    LISTED = 1000
 
     def __init__(self, tree: TurnTree, marks: Glyphs) -> None:
         super().__init__()
