@@ -1,12 +1,13 @@
 """What a round costs the host: everything about it but the model.
 
-    python benchmarks/host_overhead.py [--model PATH] [--rounds N] [--out CSV]
+    python benchmarks/host_overhead.py [--engine] [--model PATH] [--rounds N] [--out CSV]
 
 An executor that computes nothing hands out frames with tokens of an ordinary text, two rounds
 under way as on a GPU; the engine stages, chooses, launches, collects, decodes, and writes its
-events as JSON lines to a null device, as the engine process does. Printed are microseconds of the
-thread's own time a round, medians of `--repeat` answers: all of it, and by part (with the clocks'
-own cost in them).
+events as JSON lines to a null device, as the engine process does. With `--engine` the model itself
+answers on the CPU, with its head; what model and head compute is (model), the page's steps around
+that are (page). Printed are microseconds of the thread's own time a round, medians of `--repeat`
+answers: all of it, and by part (with the clocks' own cost in them); `host` are all but (model).
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from flarechat import paths
 from flarechat.engine.accept import EXHAUSTED, RUNNING
-from flarechat.engine.boot import language_of
+from flarechat.engine.answer import Emit
+from flarechat.engine.boot import boot_engine, language_of
 from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import blend, make_drafter
 from flarechat.engine.drafters.mtp import MtpDrafter
@@ -39,10 +44,12 @@ from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
 from flarechat.engine.weights import load_checkpoint
 from flarechat.models import store
-from flarechat.protocol import Event, Message, Request, Sampling, Speculation, encode
+from flarechat.models.catalog import SMOLLM2
+from flarechat.protocol import Boot, Event, Message, Request, Speculation, encode
 
 CPU = torch.device("cpu")
 CONTEXT = 2048
+MODEL = "(model)"
 TEXT = (
     "The lighthouse keeper climbed the narrow stairs every evening, counting them under her breath "
     "although she had known the number for thirty years. Below her the harbour filled with boats, "
@@ -127,18 +134,53 @@ class Clock:
                 self._inner[-1] += whole
 
 
-def engine_of(language: Language, prepared: Prepared, emit: Callable[[Event], None]) -> Engine:
+def bare_engine(language: Language, tokens: list[int], budget: int, emit: Emit) -> Engine:
+    """An engine of the prepared executor."""
     pool = SlotPool(1, CONTEXT, language.tokenizer.vocabulary, CPU)
     learned = MtpDrafter(BareHead(), 1, CONTEXT, CPU)  # type: ignore[arg-type]
     drafter = blend(make_drafter("copies", 1, CPU), learned)
     keeper = Keeper(Identity(recipe="", fingerprint="", dtype=""), 0, (), drafter)
-    return Engine(drafter, prepared, pool, language, Controller(), emit, keeper)
+    executor = Prepared(tokens, budget)
+    return Engine(drafter, executor, pool, language, Controller(), emit, keeper)
+
+
+def whole_engine(model: Path, emit: Emit) -> Engine:
+    """An engine that computes."""
+    cache = str(paths.cache_dir())
+    boot = Boot(model=str(model), cache=cache, device="cpu", prefix_cache=0)
+    return boot_engine(boot, emit)
+
+
+def maker(model: Path, *, whole: bool) -> Callable[[int, Emit], Engine]:
+    """What makes an engine for a budget of tokens."""
+    if whole:
+        return lambda budget, emit: whole_engine(model, emit)
+    checkpoint = load_checkpoint(model, model.parent, lambda *_: None, supported=SUPPORTED)
+    language = language_of(checkpoint)
+    return partial(bare_engine, language, language.tokenizer.encode(TEXT * 3))
+
+
+def time_parts(engine: Engine, clock: Clock) -> None:
+    """Wrap what a round of the engine consists of."""
+    parts = {"_stage": "stage", "_choose": "choose", "due": "due", "launch": "launch"}
+    for name, part in (parts | {"_learn": "record", "collect": "collect"}).items():
+        clock.wrap(engine.player, name, part)
+    clock.wrap(engine, "_settle", "take")
+    clock.wrap(engine, "emit", "emit")
+    executor: Any = engine.executor
+    clock.wrap(executor, "play", "(frame)" if isinstance(executor, Prepared) else "page")
+    if isinstance(executor, Prepared):
+        return
+    clock.wrap(executor.target, "verify", MODEL)
+    drafter: Any = engine.drafter
+    for name in ("condense", "forward", "write", "logits") if hasattr(drafter, "learned") else ():
+        clock.wrap(drafter.learned.head, name, MODEL)
 
 
 def answer(
-    language: Language, tokens: list[int], how: Speculation, rounds: int, clock: Clock | None
+    make: Callable[[int, Emit], Engine], how: Speculation, rounds: int, clock: Clock | None
 ) -> tuple[float, int]:
-    """Microseconds a round of one answer, and its rounds; the last quarter of it is timed."""
+    """Microseconds a round of one answer, and its rounds; the first ones are not counted."""
     per_round = 1 if how.draft_tokens == 0 else 3
     budget = min(rounds * per_round, CONTEXT - 64)
     played = 0
@@ -150,26 +192,17 @@ def answer(
             null.write(encode(event) + "\n")
             null.flush()
 
-        prepared = Prepared(tokens, budget)
-        engine = engine_of(language, prepared, emit)
+        engine = make(budget, emit)
         if clock is not None:
-            clock.wrap(engine.player, "_stage", "stage")
-            clock.wrap(engine.player, "_choose", "choose")
-            clock.wrap(engine.player, "due", "due")
-            clock.wrap(engine.player, "launch", "launch")
-            clock.wrap(engine.player, "_learn", "record")
-            clock.wrap(engine.player, "collect", "collect")
-            clock.wrap(engine, "_settle", "take")
-            clock.wrap(engine, "emit", "emit")
-            clock.wrap(prepared, "play", "(frame)")
-        message = Message(role="user", content="Tell me about the harbour.")
-        sampling = Sampling(temperature=0.7, top_k=50, top_p=0.95)
+            time_parts(engine, clock)
+        message = Message(role="user", content="Tell me a long story about the harbour.")
+        sampling = replace(SMOLLM2.recommended, seed=1)
         engine.submit(
             Request(
                 id="r", messages=(message,), sampling=sampling, speculation=how, max_tokens=budget
             )
         )
-        while played < 8:
+        while engine.busy and played < 8:
             engine.step()
         if clock is not None:
             clock.spent.clear()
@@ -177,7 +210,8 @@ def answer(
         while engine.busy:
             engine.step()
         spent = time.thread_time() - began
-    return 1e6 * spent / (played - first), played - first
+    counted = max(played - first, 1)
+    return 1e6 * spent / counted, counted
 
 
 ARMS = {
@@ -190,6 +224,7 @@ ARMS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", action="store_true", help="let the model answer")
     parser.add_argument("--model", help="GGUF file or folder; the default model if left out")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--repeat", type=int, default=7)
@@ -197,17 +232,17 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     path = Path(asked.model) if asked.model else store.resolve("smollm2")
-    cache = path.parent
-    language = language_of(load_checkpoint(path, cache, lambda *_: None, supported=SUPPORTED))
-    tokens = language.tokenizer.encode(TEXT * 3)
+    make = maker(path, whole=asked.engine)
     lines = ["arm,part,us_per_round"]
     for arm, how in ARMS.items():
         gc.collect()
-        totals = [answer(language, tokens, how, asked.rounds, None)[0] for _ in range(asked.repeat)]
+        totals = [answer(make, how, asked.rounds, None)[0] for _ in range(asked.repeat)]
         parts: dict[str, list[float]] = {}
         for _ in range(asked.repeat):
             clock = Clock()
-            _, rounds = answer(language, tokens, how, asked.rounds, clock)
+            us, rounds = answer(make, how, asked.rounds, clock)
+            own = us - 1e6 * clock.spent.get(MODEL, 0.0) / rounds
+            parts.setdefault("host", []).append(own)
             for name, seconds in clock.spent.items():
                 parts.setdefault(name, []).append(1e6 * seconds / rounds)
         found = {"all": statistics.median(totals)}
