@@ -137,6 +137,8 @@ class Controller:
     def _expected(self, offers: Sequence[Offer], drafting: str, most: int) -> list[float]:
         """Tokens of all lanes with 0, 1, … `most` drafts each, as far as each has some."""
         lanes = [self.survival.expected(offer.kinds(drafting, most)) for offer in offers]
+        if len(lanes) == 1 and len(lanes[0]) == most + 1:
+            return lanes[0]
         return [sum(e[min(depth, len(e) - 1)] for e in lanes) for depth in range(most + 1)]
 
     def _options(
@@ -151,8 +153,9 @@ class Controller:
         first = CostKey.of(lanes, 1, context, learned=chain)
         expected = self._expected(offers, drafting, most)
         copies = [o.copied(drafting, MAX_DRAFT_TOKENS) for o in offers]
+        longest = max(copies)
         for depth in [0] if drafting == "none" else range(1, most + 1):
-            copied = min(max(copies), depth)
+            copied = min(longest, depth)
             if drafting == "both" and not (copied and _continued(offers, copies, depth)):
                 continue
             key = CostKey(lanes, depth + 1, first.bucket, chain)
