@@ -5,9 +5,10 @@
 An executor that computes nothing hands out frames with tokens of an ordinary text, two rounds
 under way as on a GPU; the engine stages, chooses, launches, collects, decodes, and writes its
 events as JSON lines to a null device, as the engine process does. With `--engine` the model itself
-answers on the CPU, with its head; what model and head compute is (model), the page's steps around
-that are (page). Printed are microseconds of the thread's own time a round, medians of `--repeat`
-answers: all of it, and by part (with the clocks' own cost in them); `host` are all but (model).
+answers on the CPU, with its head; what these compute is (model), the draws of drafts included where
+one call of C does all, and the page's steps around that are page. Printed are microseconds of the
+thread's own time a round, medians of `--repeat` answers: all of it, and by part (with the clocks'
+own cost in them); `host` are all but (model).
 """
 
 from __future__ import annotations
@@ -148,7 +149,9 @@ def whole_engine(model: Path, emit: Emit) -> Engine:
     """An engine that computes."""
     cache = str(paths.cache_dir())
     boot = Boot(model=str(model), cache=cache, device="cpu", prefix_cache=0)
-    return boot_engine(boot, emit)
+    engine = boot_engine(boot, emit)
+    gc.freeze()
+    return engine
 
 
 def maker(model: Path, *, whole: bool) -> Callable[[int, Emit], Engine]:
@@ -172,9 +175,10 @@ def time_parts(engine: Engine, clock: Clock) -> None:
     if isinstance(executor, Prepared):
         return
     clock.wrap(executor.target, "verify", MODEL)
-    drafter: Any = engine.drafter
-    for name in ("condense", "forward", "write", "logits") if hasattr(drafter, "learned") else ():
-        clock.wrap(drafter.learned.head, name, MODEL)
+    learned: Any = getattr(engine.drafter, "learned", None)
+    for name in ("draft", "absorb", "condense", "forward", "write", "logits"):
+        if learned is not None and hasattr(learned.head, name):
+            clock.wrap(learned.head, name, MODEL)
 
 
 def answer(
