@@ -224,9 +224,9 @@ def test_a_value_out_of_range_names_its_flag_and_where_it_is_set(
 
 
 def test_every_dtype_that_the_engine_knows_can_be_set() -> None:
-    from flarechat.engine import boot
+    from flarechat.engine.dtypes import DTYPES
 
-    assert boot.DTYPES == tuple(Settings(dtype=dtype).dtype for dtype in boot.DTYPES)
+    assert DTYPES == tuple(Settings(dtype=dtype).dtype for dtype in DTYPES)
 
 
 def test_a_value_out_of_range_in_a_file_says_which_file(tmp_path: Path) -> None:

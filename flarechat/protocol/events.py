@@ -43,8 +43,8 @@ class MtpInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
     """Bytes on the device: what memory admission reckoned before the load, by part, and what is
-    allocated after it; None where that cannot be seen. `snapshots` are the most bytes that snapshots
-    of prefixes may take beside.
+    allocated after it; None where that cannot be seen. `snapshots` are the most bytes that
+    snapshots of prefixes may take beside.
     """
 
     priced: dict[str, int]

@@ -168,7 +168,8 @@ def test_an_import_prints_names_and_says_what_it_left_out(cli: Cli) -> None:
     got = cli("sessions", "import", "chats.json")
 
     assert (0, "hi-image\nhi-image-2\n") == (got.code, got.out)
-    assert 2 == got.err.count("flarechat: chats.json has more than was taken of hi-image: image ×1.\n")
+    notice = "flarechat: chats.json has more than was taken of hi-image: image ×1.\n"
+    assert 2 == got.err.count(notice)
 
 
 @pytest.mark.parametrize("arguments", [("a.json", "b.json", "--as", "x"), ("none.json",), (".",)])
