@@ -63,5 +63,5 @@ def test_a_products_weight_is_found_wherever_torch_holds_it() -> None:
     making.set_result(own)
 
     assert own.weight is dense(own) is dense(PendingLinear(making))  # type: ignore[arg-type]
-    with pytest.raises(AssertionError, match="packed weights are for the CPU"):
+    with pytest.raises(AssertionError, match="such weights are for the CPU"):
         dense(PackedHalfLinear.__new__(PackedHalfLinear))
