@@ -73,8 +73,8 @@ def boot_engine(boot: Boot, emit: Emit) -> Engine:
     notices = list[str]()
     tensors = checkpoint.tensors
     dtype = dtypes.choose(boot.dtype, device, recipe, args, tensors, notices.append)
-    if dtype == STORED:
-        _give_threads(boot.threads)
+    if device.type == "cpu":
+        _give_threads(boot.threads, dtype)
     lanes = _lanes(boot.lanes)
     capacity = _capacity(boot.speculative_token_capacity, lanes)
     context = _context(boot.context, args.max_position_embeddings)
@@ -143,14 +143,14 @@ def _keeper(
     return Keeper(identity, budget, target.states(), drafter)
 
 
-def _give_threads(asked: int | None) -> None:
-    """Let the CPU's kernels have them. Torch keeps one: what is left to it is small, and its idle
-    threads spin where those of the kernels work."""
+def _give_threads(asked: int | None, dtype: str) -> None:
+    """Let the CPU's kernels have them, if any. Where they compute the passes torch keeps one: what
+    is left to it is small, and its idle threads spin where those of the kernels work."""
     library = cpu.library()
-    assert library is not None, "the dtype needs the kernels"
-    if asked:
+    if library is not None and asked:
         library.set_threads(asked)
-    torch.set_num_threads(1)
+    if dtype == STORED:
+        torch.set_num_threads(1)
 
 
 def language_of(checkpoint: Checkpoint) -> Language:

@@ -46,21 +46,21 @@ def choose(
         return asked
     if device.type != "cpu":
         return "bfloat16"
-    if hasattr(recipe, "unpacked") and recipe.unpacked(args, tensors) is None:
-        if cpu.library() is not None:
+    if hasattr(recipe, "unstorable") and recipe.unstorable(args, tensors) is None:
+        library = cpu.library()
+        if library is not None and library.pays:
             return STORED
-        tell(f"Answers are slower than they could be: the CPU kernels are {cpu.reason()}.")
+        why = "slow without AVX2" if library else cpu.reason()
+        tell(f"Answers are slower than they could be: the CPU kernels are {why}.")
     return PACKED if _packs(device) and _takes_packed(recipe) else "float32"
 
 
 def _require_stored(recipe: Any, args: Any, tensors: Mapping[str, Tensor]) -> None:
-    if not hasattr(recipe, "unpacked"):
+    if not hasattr(recipe, "unstorable"):
         raise _refusal(STORED, "for this family", "The CPU's kernels are for llamas")
-    name = recipe.unpacked(args, tensors)
-    if name is not None:
-        raise _refusal(
-            STORED, "for this model", f"It stores {name} in numbers that the CPU's kernels lack"
-        )
+    why = recipe.unstorable(args, tensors)
+    if why is not None:
+        raise _refusal(STORED, "for this model", why)
 
 
 def _refusal(asked: str, where: str, why: str) -> SettingsError:

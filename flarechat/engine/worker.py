@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any, TextIO
 
 from flarechat.engine import late, leftovers
@@ -30,6 +31,9 @@ from flarechat.protocol import (
     decode,
     encode,
 )
+
+_NVIDIA = Path("/dev/nvidiactl")
+_THREADS = 2  # The loop's and the one that reads commands.
 
 
 class Channel:
@@ -70,11 +74,13 @@ def serve(channel: Channel) -> None:
     boot = channel.boot()
     # What loading makes stays; looking for garbage in it only slows the start.
     gc.disable()
-    late.leave_out()
+    if not _NVIDIA.exists():  # What compiles for a GPU may ask torch for shapes.
+        late.leave_out()
     from flarechat.engine.boot import boot_engine
 
     engine = boot_engine(boot, channel.emit)
-    leftovers.idle_code()
+    if threading.active_count() <= _THREADS:  # Nobody is loading a library meanwhile.
+        leftovers.idle_code()
     gc.freeze()
     gc.enable()
     while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from flarechat.engine import dtypes
 from flarechat.engine.kernels import cpu
+from flarechat.engine.kernels.cpu.library import Library
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.recipes import recipe_for
 from flarechat.engine.recipes.llama import Model, ModelArgs, load
@@ -243,6 +245,34 @@ def test_what_cannot_be_run_so_is_refused_in_a_sentence() -> None:
     assert "as-stored" in caught.value.hint
     with pytest.raises(SettingsError, match="not available for this family"):
         dtypes.choose(STORED, CPU, recipe_for("qwen4_exp"), None, {}, lambda _: None)
+
+
+@stored
+def test_heads_wider_than_the_kernels_take_run_otherwise(tmp_path: Path) -> None:
+    checkpoint = opened(tiny.write(tmp_path / "tiny.gguf", kind="Q8_0").path, tmp_path)
+    recipe = recipe_for("llama")
+    args = replace(recipe.ModelArgs.from_config(checkpoint.config), head_dim=258)
+    heard = list[str]()
+
+    assert STORED != dtypes.choose("auto", CPU, recipe, args, checkpoint.tensors, heard.append)
+    assert not heard
+    with pytest.raises(SettingsError, match="not available for this model") as caught:
+        dtypes.choose(STORED, CPU, recipe, args, checkpoint.tensors, heard.append)
+    assert "Its heads have 258 dimensions, the CPU's kernels take 256" in caught.value.hint
+
+
+@stored
+def test_a_processor_for_which_the_kernels_are_slow_runs_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = opened(tiny.write(tmp_path / "tiny.gguf", kind="Q8_0").path, tmp_path)
+    monkeypatch.setattr(Library, "pays", False)
+    how, notices = chosen(checkpoint.tensors, checkpoint.config)
+
+    assert how in (PACKED, "float32")
+    assert ["Answers are slower than they could be: the CPU kernels are slow without AVX2."] == (
+        notices
+    )
 
 
 @pytest.mark.parametrize("dtype", [STORED_TILES])

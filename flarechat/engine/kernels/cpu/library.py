@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 from collections.abc import Callable, Mapping
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -22,7 +23,9 @@ INSTRUCTIONS = ("portable", "avx2", "avxvnni", "avx512")
 KINDS = {"q4_0": 0, "q4_1": 1, "q8_0": 2, "bf16": 3}
 """Kinds of weights by their numbers in C."""
 
-TILE, GROUP = 16, 32
+TILE, GROUP, MOST_HEAD_DIM = 16, 32, 256
+_X86 = ("x86_64", "amd64")
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _PART_BYTES = {"q4_0": 288, "q4_1": 320, "q8_0": 544, "bf16": 32 * GROUP}
 
 
@@ -115,6 +118,12 @@ class Library:
         return str(self.handle.fc_instructions().decode())
 
     @property
+    def pays(self) -> bool:
+        """Whether it is faster than torch: an x86 without AVX2 has no fused multiply-add either,
+        and works each one out in software."""
+        return self.instructions != "portable" or platform.machine().lower() not in _X86
+
+    @property
     def made_of(self) -> str:
         """The digest of its sources."""
         return str(self.handle.fc_sources().decode())
@@ -163,9 +172,16 @@ def _check(variable: str, value: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores(quota: Path = _QUOTA) -> int:
+    """Cores that this process may use, of which a container may have a share."""
+    allowed = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    try:
+        share, period = map(int, quota.read_text().split())
+    except (OSError, ValueError):  # No container, or one without a bound ("max").
+        return allowed
+    return max(1, min(allowed, -(-share // max(1, period))))
 
 
 @functools.cache

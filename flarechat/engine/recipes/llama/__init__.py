@@ -5,7 +5,7 @@ from __future__ import annotations
 from flarechat.engine.recipes.llama.config import ModelArgs
 from flarechat.engine.recipes.llama.model import Model
 from flarechat.engine.recipes.llama.mtp import load_head, price_head
-from flarechat.engine.recipes.llama.weights import load, parameters, price, price_stored, unpacked
+from flarechat.engine.recipes.llama.weights import load, parameters, price, price_stored, unstorable
 
 __all__ = [
     "Model",
@@ -16,5 +16,5 @@ __all__ = [
     "price",
     "price_head",
     "price_stored",
-    "unpacked",
+    "unstorable",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flarechat.engine.kernels.cpu.library import MOST_HEAD_DIM
 from flarechat.engine.layers.attention import Attention
 from flarechat.engine.layers.linear import (
     DenseLinear,
@@ -83,10 +84,15 @@ def parameters(args: ModelArgs) -> int:
     return sum(math.prod(shape) for shape in shapes(args).values())
 
 
-def unpacked(args: ModelArgs, tensors: Mapping[str, Tensor]) -> str | None:
-    """A matrix that cannot be kept in tiles without rounding a number; None where all can."""
-    matrices = (name for name, shape in shapes(args).items() if len(shape) == 2)
-    return next((name for name in matrices if packing_of(tensors, name) is None), None)
+def unstorable(args: ModelArgs, tensors: Mapping[str, Tensor]) -> str | None:
+    """Why the CPU's kernels cannot take the model as its file has it, without rounding a number;
+    None where they can."""
+    if args.head_dim > MOST_HEAD_DIM:
+        return f"Its heads have {args.head_dim} dimensions, the CPU's kernels take {MOST_HEAD_DIM}"
+    for name, shape in shapes(args).items():
+        if len(shape) == 2 and packing_of(tensors, name) is None:
+            return f"It stores {name} in numbers that the CPU's kernels lack"
+    return None
 
 
 def price_stored(

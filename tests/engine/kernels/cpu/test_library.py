@@ -53,6 +53,29 @@ def test_it_tells_the_instruction_set_and_the_threads(kernels: Library) -> None:
     assert 1 == kernels.most_threads
 
 
+@pytest.mark.parametrize(
+    ("told", "share"), [("150000 100000\n", 2), ("5000 100000", 1), ("max 100000", 64), ("", 64)]
+)
+def test_no_more_threads_than_a_containers_share_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, share: int
+) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text(told)
+    monkeypatch.setattr(MODULE.os, "sched_getaffinity", lambda _: range(64), raising=False)
+
+    assert share == MODULE._cores(quota)
+    assert 64 == MODULE._cores(tmp_path / "none")
+
+
+def test_an_x86_without_its_sets_is_better_off_with_torch(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernels.use("portable")
+    for machine, pays in (("x86_64", False), ("AMD64", False), ("aarch64", True)):
+        monkeypatch.setattr(MODULE.platform, "machine", lambda machine=machine: machine)
+        assert pays is kernels.pays
+
+
 def test_a_set_is_in_use_once_it_was_taken(kernels: Library) -> None:
     taken = [name for name in INSTRUCTIONS if kernels.use(name) and kernels.instructions == name]
 

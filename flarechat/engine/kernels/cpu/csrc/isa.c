@@ -5,6 +5,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#ifdef FC_X86
+#include <cpuid.h>
+
+/* A feature by its bit, where compilers differ in which names they know: 1 in register `at` (0 eax,
+ * 2 ecx) of a leaf. The registers' state is asked for with AVX2. */
+static int bit_of(unsigned leaf, unsigned subleaf, int at, int bit) {
+    unsigned found[4] = {0, 0, 0, 0};
+    return __get_cpuid_count(leaf, subleaf, &found[0], &found[1], &found[2], &found[3]) &&
+           (found[at] >> bit & 1);
+}
+#endif
+
 enum { PORTABLE, AVX2, AVXVNNI, AVX512, SETS };
 
 static const struct {
@@ -20,10 +32,10 @@ static int has(int set) {
     __builtin_cpu_init();
     if (set == AVX2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+               bit_of(1, 0, 2, 29); /* F16C */
 #ifdef FC_AVXVNNI
     if (set == AVXVNNI)
-        return has(AVX2) && __builtin_cpu_supports("avxvnni");
+        return has(AVX2) && bit_of(7, 1, 0, 4);
 #endif
     if (set == AVX512)
         return has(AVX2) && __builtin_cpu_supports("avx512f") &&
