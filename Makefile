@@ -24,12 +24,13 @@ chat: $(KERNELS) ## open the chat (ARGS="--model FILE" and other flags go to fla
 test: $(KERNELS) ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-check: $(KERNELS) ## format, lint, types, import contracts, tests
+check: $(KERNELS) ## format, lint, types, import contracts, tests, sanitizers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m sanitizers
 
 bench: $(KERNELS) ## measure drafting against plain decoding (ARGS="--workload edit")
 	$(BIN)/flarechat bench $(ARGS)

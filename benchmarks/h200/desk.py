@@ -104,7 +104,7 @@ class Desk:
             Boot(
                 model=setup.model, cache=setup.cache, device=setup.device, dtype=setup.dtype,
                 lanes=lanes, mtp=mtp, mtp_file=setup.mtp_file if mtp else None,
-                executor=played, **dict(setup.boot),
+                executor=played, **{"prefix_cache": 0, **dict(setup.boot)},
             ),
             self._hear,
         )  # fmt: skip

@@ -33,7 +33,7 @@ def runtime() -> str:
     return " ".join(paths)
 
 
-@pytest.mark.slow
+@pytest.mark.sanitizers
 def test_the_kernels_tests_run_clean_under_sanitizers(tmp_path: Path) -> None:
     preloaded = runtime()
     parts = sorted(sources.FOLDER.glob("*.c"))
@@ -54,7 +54,7 @@ def test_the_kernels_tests_run_clean_under_sanitizers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-@pytest.mark.slow
+@pytest.mark.sanitizers
 def test_the_pool_runs_clean_under_sanitizers(tmp_path: Path) -> None:
     parts = [HERE / "pool_stress.c", *POOL]
     for watched in (WATCHED, ("-fsanitize=thread",)):
