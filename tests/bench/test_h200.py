@@ -103,7 +103,8 @@ def test_equal_engines_are_found_equal_in_tokens_records_and_state(dry: Path) ->
     assert all(row["state_rel"] < 1e-5 for row in rows)
     assert {row["arm"] for row in rows if row["records"]} >= {"off", "fixed-3", "fixed-7"}
     assert all(row["same_records"] == 1 for row in rows if row["records"])
-    assert all(row["states"] > 20 for row in rows if row["case"] == equality.SINGLE)
+    # Slots' columns, and what each state has: keys and values of all layers are one.
+    assert all(row["states"] >= 19 for row in rows if row["case"] == equality.SINGLE)
     assert {row["restored"] > 0 for row in rows if row["case"] == equality.SECOND} == {True}
 
 
