@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList, Select
+from textual.widgets import Input, OptionList, Select, Static
 
 from flarechat.errors import StorageError
 from flarechat.sessions import bundle, names, search, store
@@ -231,6 +231,31 @@ async def test_a_file_is_taken_as_chats_or_it_is_said_what_is_wrong(tmp_path: Pa
         assert "Took 1: about-tea." in said(chat)
         assert ["about-tea"] == [info.name for info in store.listed()]
         assert "about-tea" in [option.id for option in screen.query_one(OptionList).options]
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("~nouser/x.json", "~nouser/x.json begins with the home folder of nobody who is known."),
+        ("a\0b.json", "That failed: ValueError: embedded null byte."),
+    ],
+)
+def test_what_was_not_foreseen_is_a_sentence_in_the_form(file: str, said: str) -> None:
+    @played
+    async def run() -> None:
+        async with chatting(size=(100, 30)) as chat:
+            screen = await listing(chat)
+            screen.query_one(Input).focus()
+            await chat.app.run_action("take", screen)
+            await chat.pilot.pause()
+            form = chat.app.screen
+            assert isinstance(form, Form)
+            await form._apply({"file": file})
+
+            assert said in str(form.query_one("#problem", Static).content)
+            assert form is chat.app.screen
+
+    run()
 
 
 @played

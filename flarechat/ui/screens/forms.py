@@ -84,9 +84,14 @@ class Form(ModalScreen[str | None]):
         try:
             said = await asyncio.to_thread(self.work, values)
         except FlarechatError as error:
-            self.query_one("#problem", Static).update(strip_controls(str(error)))
-            return
-        self.dismiss(said)
+            self._refuse(str(error))
+        except Exception as error:
+            self._refuse(f"That failed: {type(error).__name__}: {error}.")
+        else:
+            self.dismiss(said)
+
+    def _refuse(self, why: str) -> None:
+        self.query_one("#problem", Static).update(strip_controls(why))
 
     def action_close(self) -> None:
         self.dismiss(None)
@@ -198,4 +203,10 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
 def _path(text: str) -> Path:
     if not text:
         raise SessionError("No file was named.", "Give the path of a file.")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise SessionError(
+            f"{text} begins with the home folder of nobody who is known.",
+            "Give the path without ~.",
+        ) from None
