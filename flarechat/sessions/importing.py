@@ -8,6 +8,7 @@ again unless another name is asked for.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ _READS = (
     "Import reads OpenAI messages, ShareGPT, ChatGPT's conversations.json, and what"
     " `flarechat sessions export` writes as openai, sharegpt, jsonl or bundle."
 )
+_BEGINS = re.compile(rb'\s*\{\s*"format"\s*:\s*"' + FORMAT.encode() + b'"')
 # A foreign id shorter than this is a number within its file, not one that no other has.
 _OWN_FOR_GOOD = 16
 
@@ -173,6 +175,9 @@ def _read(batch: _Batch) -> None:
 
 
 def _is_log(start: bytes) -> bool:
+    """Whether a file begins as a session's own; a first line that is cut off, by its first key."""
+    if not start.endswith(b"\n") and _BEGINS.match(start):
+        return True
     try:
         return bool(json.loads(start)["format"] == FORMAT)
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -146,6 +146,21 @@ def test_a_log_is_taken_byte_for_byte(tmp_path: Path) -> None:
     assert Session(store.find("copy")).id != Session(store.find("elsewhere")).id
 
 
+@pytest.mark.parametrize("fill", ["x", "é", '"'])
+def test_a_log_is_known_however_long_its_system_prompt_is(tmp_path: Path, fill: str) -> None:
+    path = saved("trip", "Hi", "Hello")
+    header, _, rest = path.read_text("utf-8").partition("\n")
+    told = json.loads(header) | {"system": fill * (1 << 17)}
+    data = f"{json.dumps(told, ensure_ascii=False)}\n{rest}".encode()
+    file = tmp_path / "elsewhere.jsonl"
+    file.write_bytes(data)
+    store.remove(path)
+
+    [one] = taken(file)
+
+    assert (data, fill * (1 << 17)) == (one.path.read_bytes(), one.system)
+
+
 def test_a_taken_name_gets_a_number_and_as_names_the_only_one(tmp_path: Path) -> None:
     file = written(tmp_path, [{"role": "user", "content": "Hi"}])
 
