@@ -65,6 +65,19 @@ def read_header(path: Path) -> dict[str, Any]:
         raise _unreadable(path, error) from error
 
 
+def read_id(path: Path) -> str:
+    """The id in a file's first line, of whatever version; "" where it has none that can be read."""
+    try:
+        with path.open("rb") as file:
+            first = _object(file.readline())
+    except FileNotFoundError as error:
+        raise _unreadable(path, error) from error
+    except OSError:
+        return ""
+    found = first.get("id") if first else None
+    return str(found) if is_id(found) else ""
+
+
 def bytes_of(path: Path) -> bytes:
     """A whole file as it is."""
     try:

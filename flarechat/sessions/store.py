@@ -13,7 +13,7 @@ from flarechat import paths
 from flarechat.errors import SessionError, StorageError
 from flarechat.sessions import names
 from flarechat.sessions.lock import SessionLock
-from flarechat.sessions.log import read_header
+from flarechat.sessions.log import read_header, read_id
 from flarechat.sessions.session import Session, SessionWriter
 from flarechat.textsafe import strip_controls
 
@@ -96,9 +96,11 @@ def create(name: str | None, first_message: str, header: dict[str, Any]) -> Sess
 
 
 def remove(path: Path) -> None:
-    """Delete a session's file, unless someone is writing it."""
-    name = path.name.removesuffix(names.SUFFIX)
-    lock = SessionLock(path.parent, str(read_header(path)["id"]), name)
+    """Delete a session's file, unless someone is writing it. A damaged one that does not say whose
+    it is has no lock and goes as well.
+    """
+    name, session = path.name.removesuffix(names.SUFFIX), read_id(path)
+    lock = SessionLock(path.parent, session, name) if session else None
     try:
         path.unlink()
     except OSError as error:
@@ -107,7 +109,8 @@ def remove(path: Path) -> None:
             "Check the folder's permissions.",
         ) from error
     finally:
-        lock.release()
+        if lock:
+            lock.release()
     # sqlite3 is only loaded where something is looked up or taken out.
     from flarechat.sessions import index
 

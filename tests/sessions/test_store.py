@@ -198,6 +198,32 @@ def test_an_open_session_is_not_removed() -> None:
     assert [] == os.listdir(paths.sessions_dir())
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"junk\n", b"\xff\x00", b'{"format":"flarechat-session","version":1', b"[]\n{}"]
+)
+def test_a_damaged_file_is_removed(data: bytes) -> None:
+    path = saved("hi", "trip")
+    path.write_bytes(data)
+
+    store.remove(store.find("trip"))
+
+    assert [] == os.listdir(paths.sessions_dir())
+    with pytest.raises(SessionError, match="cannot be read: No such file"):
+        store.remove(path)
+
+
+def test_an_open_session_of_a_newer_format_is_not_removed() -> None:
+    writer = begun("hi")
+    path = writer.path
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2', 1))
+
+    with pytest.raises(SessionError, match="is open in process"):
+        store.remove(path)
+    writer.close()
+    store.remove(path)
+    assert not path.exists()
+
+
 def test_notices_name_the_lines_that_were_left_out() -> None:
     path = saved("hi", "trip")
     with path.open("a") as file:
