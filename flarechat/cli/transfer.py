@@ -109,6 +109,8 @@ def _opened(out: str, *, force: bool) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     path = Path(out)
+    if path.is_dir() or not path.name:
+        raise UsageError(f"{out} is a folder.", "Give --out the path of a file.")
     part = path.with_name(f".{path.name}.{os.getpid()}.part") if force else path
     try:
         file = part.open("xb")

@@ -130,6 +130,10 @@ def test_an_export_has_the_branches_and_the_thinking_that_were_asked_for(cli: Cl
         (("--format", "pdf"), "--format pdf is none that is written."),
         (("--branch", "left"), "--branch left is neither all nor head."),
         (("--format", "jsonl", "--branch", "head"), "A jsonl has all branches."),
+        (("--out", "."), ". is a folder."),
+        (("--out", ".", "--force"), ". is a folder."),
+        (("--out", "/", "--force"), "/ is a folder."),
+        (("--out", "..", "--force", "--format", "bundle"), ".. is a folder."),
         (("--out", "none/x.md"), "none/x.md cannot be written: No such file or directory."),
     ],
 )
