@@ -144,7 +144,8 @@ class Conversation(Thread):
 
     def fan_out(self, text: str, ways: int, *, lanes: int | None = None) -> list[Turn]:
         """Ask for several answers at once, to `text`, or without one to the last message again.
-        Returns their turns, streaming; one is to be picked before the conversation goes on.
+        Returns their turns, streaming; one is to be picked before the conversation goes on. A seed
+        that is set counts up, on from the answers there are.
         """
         model, settings = self._model, self.settings
         law = settings.sampling(model.recommended) if model else settings
@@ -158,8 +159,9 @@ class Conversation(Thread):
             Turn(id=new_id(), parent=parent, role="assistant", text="", fan=fan, answer=number)
             for number in range(1, ways + 1)
         ]
+        there = len(self._tree.siblings(answers[0]))
         self.fan, self.marked = answers, 0
-        return self._ask([Asked(turn) for turn in answers])
+        return self._ask([Asked(turn, there + turn.answer) for turn in answers])
 
     def pick(self, number: int) -> Turn:
         """Go on with this answer of the fan, from 0. The others are stopped and stay as branches;

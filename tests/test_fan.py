@@ -60,6 +60,21 @@ def test_a_given_seed_counts_up_and_without_one_the_engine_draws() -> None:
     assert 7 == law_of(Sampling(seed=7), 0).seed
 
 
+def test_a_fan_behind_answers_that_are_there_goes_on_with_the_seeds_behind_theirs() -> None:
+    engine = scripted()
+    conversation = bound(engine, Settings(seed=7), saves=False)
+    play(conversation, engine, "Go")
+    for _ in range(2):
+        conversation.fan_out("", 2)
+        finish(conversation, engine)
+        conversation.pick(1)
+    conversation.regenerate()
+    finish(conversation, engine)
+    conversation.fan_out("Another", 2)
+
+    assert [7, 8, 9, 10, 11, 12, 7, 8] == [r.sampling.seed for r in engine.requests]
+
+
 @pytest.mark.parametrize(
     ("ways", "lanes", "settings", "said"),
     [
