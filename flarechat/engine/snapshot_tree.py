@@ -125,8 +125,13 @@ class SnapshotTree:
 
     def drop(self, node: Node) -> None:
         """Take a node out, with all that hangs on it."""
-        for below in [n for heads in node.children.values() for ns in heads.values() for n in ns]:
-            self.drop(below)
+        gone = [node]
+        for above in gone:
+            gone += [n for heads in above.children.values() for ns in heads.values() for n in ns]
+        for below in reversed(gone):
+            self._drop_leaf(below)
+
+    def _drop_leaf(self, node: Node) -> None:
         assert node.parent is not None, "the root stays"
         heads = node.parent.children[node.offset]
         heads[node.tokens[0]].remove(node)

@@ -47,8 +47,10 @@ class Played:
         """Take in one event of an answer, before the answer does."""
         rounds = self._rounds.setdefault(turn.id, [])
         if isinstance(event, Started):
-            # What was let go when an answer was cut off is not of it any more.
-            kept = len(event.continued)
+            # What was let go when an answer was cut off is not of it any more; of other tokens,
+            # as another model has them, nothing is.
+            own = tuple(turn.tokens[: len(event.continued)]) == event.continued
+            kept = len(event.continued) if own else 0
             self._rounds[turn.id] = [one for one in rounds if one.end <= kept]
         elif isinstance(event, Round):
             first, told = len(turn.tokens), (event.offered, event.accepted, event.logprobs)

@@ -174,3 +174,22 @@ def test_ten_branches_of_a_long_trunk_take_little_more_than_one() -> None:
 
     assert sizes[9] <= 1.3 * sizes[0]
     assert sizes[0] >= 4096 * (2 * 2 * 2 * 8 + 2 * 2 * 8 + 32) * 4
+
+
+def test_a_long_chain_goes_as_one_whatever_hangs_on_it() -> None:
+    tree = SnapshotTree(IDENTITY, 1 << 20, each)
+    stays = grown(tree, [9] * 4)
+    chain = [tree.root]
+    for _ in range(3000):
+        above = chain[-1]
+        rows = {ROWS: torch.zeros(1, ROW, dtype=torch.uint8)}
+        chain.append(Node.of(above, len(above.tokens), [1], rows, drafted=True))
+    side = Node.of(chain[2000], 1, [7], {}, drafted=True)
+    tree.join([*chain[1:], side])
+    tree.nbytes += 3000 * ROW
+    tree.drop(chain[2])
+
+    assert {stays, chain[1]} == set(tree.nodes.values())
+    assert (5 * ROW, {}) == (tree.nbytes, chain[1].children)
+    assert all(node.tensors is None and not node.children for node in [*chain[2:], side])
+    assert (chain[1], 1) == tree.find([1, 1, 1])

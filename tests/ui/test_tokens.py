@@ -98,6 +98,24 @@ def test_a_round_that_was_let_go_with_the_end_of_an_answer_is_of_it_no_more() ->
     ]
 
 
+def test_of_an_answer_that_goes_on_in_other_tokens_no_round_is_left() -> None:
+    turn, rounds = Turn(id="a", parent=None, role="assistant", text=""), Played()
+    rounds.note(turn, asked(turn, 2, 3, ""))
+    turn.tokens, turn.sources = [1, 2, 3], "mm+"
+    started = Started(
+        request="a", prompt_tokens=9, restored_tokens=0, context=9, max_tokens=9, acceptance="",
+        sampling=None, speculation=None, continued=(1, 2, 4, 5),
+    )  # fmt: skip
+    rounds.note(turn, started)
+    turn.tokens, turn.sources = [1, 2, 4, 5], "????"
+    rounds.note(turn, asked(turn, 2, 2, ""))
+    turn.tokens, turn.sources = [*turn.tokens, 0, 0], turn.sources + "m+"
+
+    assert [(0, 4, None), (4, 2, 2)] == [
+        (one.first, one.emitted, one.offered) for one in rounds.rounds(turn)
+    ]
+
+
 # How a token is written
 
 
