@@ -63,11 +63,12 @@ class Asked:
     ) -> Request:  # fmt: skip
         """What the engine is asked, behind these turns; the turn notes its law and its model."""
         turn, law = self.turn, self.law(model.recommended, settings, model.fingerprint)
+        speculation = settings.speculation()
         request = Request(
             id=turn.id,
             messages=(*messages_of(turns, system), *([_message(turn)] if self._begun else ())),
-            sampling=law,
-            speculation=settings.speculation(),
+            sampling=self._seeded(law) if speculation.acceptance == "match" else law,
+            speculation=speculation,
             max_tokens=settings.max_tokens,
             stop=settings.stop,
             logprobs=settings.logprobs,
@@ -76,6 +77,12 @@ class Asked:
         )
         turn.sampling, turn.model_fingerprint = law, model.fingerprint
         return request
+
+    def _seeded(self, law: Sampling) -> Sampling:
+        """A law to go on by with the seed that was drawn for the beginning, if it is that one's."""
+        if self.continues and law.seed is None and law == self.turn.sampling:
+            return dataclasses.replace(law, seed=self.turn.seed)
+        return law
 
     @property
     def _begun(self) -> bool:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
 from flarechat.errors import EngineError, UsageError
-from flarechat.protocol import ErrorInfo, Failed, Finished
+from flarechat.protocol import ErrorInfo, Event, Failed, Finished, Started
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
 from flarechat.sessions.turns import TurnTree
@@ -189,6 +189,45 @@ def test_a_stopped_answer_goes_on_in_its_own_turn(reload: bool) -> None:
     assert ["Hi", "one two three and on", "Thanks", "bye"] == [t.text for t in tree.path()]
     assert ["user", "assistant", "continue", "assistant", "user", "assistant"] == kinds("on")
     assert state(tree) == state(conversation._tree)
+
+
+class Drawing(ScriptedEngine):
+    """Draws a seed for a request without one, as the engine does: 100, 101 and so on."""
+
+    def drain(self) -> list[Event]:
+        return [self._seeded(e) if isinstance(e, Started) else e for e in super().drain()]
+
+    def _seeded(self, started: Started) -> Started:
+        if started.sampling.seed is not None:
+            return started
+        law = dataclasses.replace(started.sampling, seed=99 + len(self.requests))
+        return dataclasses.replace(started, sampling=law)
+
+
+@pytest.mark.parametrize("reload", [False, True])
+@pytest.mark.parametrize(
+    ("acceptance", "asked", "seed"),
+    [("match", [None, 100, 100], 100), ("ratio", [None] * 3, 102), ("auto", [None] * 3, 102)],
+)
+def test_an_answer_goes_on_by_match_with_the_seed_that_was_drawn_for_it(
+    acceptance: str, asked: list[int | None], seed: int, reload: bool
+) -> None:
+    engine, settings = Drawing([words("one two")], reason="length"), Settings(acceptance=acceptance)
+    conversation = bound(engine, settings, name="drawn")
+    play(conversation, engine, "Hi")
+    law = conversation.turns[-1].sampling
+    for _ in range(2):
+        if reload:
+            conversation.close()
+            conversation = resumed(engine, "drawn", settings)
+        conversation.continue_answer()
+        finish(conversation, engine)
+    conversation.close()
+    saved = Session(store.find("drawn")).tree.path()[-1]
+
+    assert asked == [request.sampling.seed for request in engine.requests]
+    assert [acceptance] * 3 == [request.speculation.acceptance for request in engine.requests]
+    assert (law, seed) == (saved.sampling, saved.seed)
 
 
 def test_the_figures_of_an_answer_that_went_on_are_of_all_of_it() -> None:

@@ -9,8 +9,8 @@ no engine; of a field that makes no sense nothing is taken, and the answer's tex
               ? not known (text of another model that was taken up)
     copied    runs of copied tokens [first, count, turn]: `turn` is the answer they were copied
               from, "" where they are of the request's own context
-    sampling, seed, draw    the law as it was asked for, the seed that was used, and the tokens
-              before the first that was drawn
+    sampling, seed, draw    the law as it was asked for, the seed that was used (by the last part
+              of an answer that went on), and the tokens before the first that was drawn
     model_fingerprint       the model whose tokens these are
 """
 

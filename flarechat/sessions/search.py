@@ -1,7 +1,8 @@
 """Finds sessions by the words in them: names, titles and the turns of every branch.
 
 Owns what a query means: every word must be in one turn, `"some words"` are a phrase, `wor*` begins
-a word, case and accents do not count, and everything else that is typed is no more than words.
+a word, case and accents do not count, everything else that is typed is no more than words, and
+what has neither letter nor digit is passed over.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _match(query: str, *, typing: bool) -> str:
     terms = []
     for phrase, star, word in _TERM.findall(well_formed(strip_controls(query))):
         text = phrase or word.rstrip("*")
-        if text:
+        # FTS5 finds nothing where one of the terms has no word in it.
+        if any(map(str.isalnum, text)):
             terms.append((text, bool(star) or word.endswith("*")))
     if terms and typing and query[-1:].isalnum():
         terms[-1] = (terms[-1][0], True)

@@ -43,8 +43,9 @@ class Turn:
 
     `tokens` are all that were generated, `sources` has a letter for each and `copied` the runs that
     were copied, as (first, count, turn or ""); the tokens are of the model `model_fingerprint`.
-    They were drawn by the law `sampling`, as it was asked for, with `seed`, the first of them
-    behind `draw` tokens. Of an answer that was saved without them they are empty or None.
+    They were drawn by the law `sampling`, as it was asked for, with `seed` (the last part was, of
+    one that went on), the first of them behind `draw` tokens. Of an answer that was saved without
+    them they are empty or None.
     """
 
     id: str

@@ -66,6 +66,15 @@ def test_words_in_any_order_are_found_whatever_their_case_and_accents() -> None:
             ("NEAR(green tea)", []),
             ("gr\x00een", ["a", "b"]),
         ],
+        *[
+            ("green ?", ["a", "b"]),
+            ("green - tea", ["a", "b"]),
+            ("tea & green", ["a", "b"]),
+            ("tea 😀", ["a", "b"]),
+            ('green "!" tea ?*', ["a", "b"]),
+            ("tea & cake", []),
+            ("? 😀 -", []),
+        ],
     ],
 )
 def test_phrases_and_beginnings_are_meant_and_all_else_is_words(
