@@ -3,7 +3,7 @@
     python -m benchmarks.peers.compare --env ENV --out benchmarks/cpu --revision REV
 
 Owns the order of the sections and the command line; `setup.sh` makes ENV. All sections take about
-a quarter of an hour, with --quick two minutes. A section that fails is written down and the next
+ten minutes, with --quick four. A section that fails is written down and the next
 one goes on; the last lines printed are the tables.
 """
 
