@@ -12,7 +12,7 @@ import argparse
 import html
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.h200 import tables
@@ -25,14 +25,16 @@ SHOWN_ARMS = ("off", "fixed-3", "fixed-7", "adaptive", "adaptive+history")
 _LEFT, _TOP, _HEIGHT, _BAR, _GAP = 60, 34, 230, 26, 34
 
 
-def filled(page: str, data: Data) -> str:
-    """The page with every marked table made anew; an unknown name is a ValueError."""
+def filled(
+    page: str, data: Data, known: Mapping[str, Callable[[Data], Shown | None]] = tables.TABLES
+) -> str:
+    """The page with every marked table of `known` made anew; an unknown name is a ValueError."""
 
     def block(found: re.Match[str]) -> str:
         name = found[2]
-        if name not in tables.TABLES:
+        if name not in known:
             raise ValueError(f"the page asks for a table {name!r}; there is none of that name")
-        shown = tables.TABLES[name](data)
+        shown = known[name](data)
         return f"{found[1]}{markdown(shown) if shown else MISSING}\n{found[3]}"
 
     return _BLOCK.sub(block, page)
