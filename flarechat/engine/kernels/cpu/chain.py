@@ -50,17 +50,9 @@ _PROTOTYPES = {
     "absorb": (_P, _P, _P, _I, _I, _I, _P, _P, _P),
 }
 
-
-def _bound() -> dict[str, ctypes._NamedFuncPointer]:
-    made = library()
-    assert made is not None, "the CPU kernels are not there"
-    functions = {name: getattr(made.handle, f"fc_{name}") for name in _PROTOTYPES}
-    for name, function in functions.items():
-        function.restype, function.argtypes = None, _PROTOTYPES[name]
-    return functions
-
-
-_C = _bound()
+_made = library()
+assert _made is not None, "the CPU kernels are not there"
+_C = _made.bound(_PROTOTYPES)
 
 
 class Blocks:

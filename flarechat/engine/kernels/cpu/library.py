@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,13 @@ class Library:
             if name not in ("set_threads", "instructions", "use", "sources"):
                 setattr(self, name, function)
         self.set_threads(_cores())
+
+    def bound(self, prototypes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Functions that return nothing, by their names without fc_, told what they take."""
+        functions = {name: getattr(self.handle, f"fc_{name}") for name in prototypes}
+        for name, function in functions.items():
+            function.restype, function.argtypes = None, prototypes[name]
+        return functions
 
     def set_threads(self, threads: int) -> None:
         """Let so many work together, the caller's included, but no more than cores: `most_threads`.
