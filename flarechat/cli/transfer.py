@@ -11,7 +11,7 @@ from typing import IO, Annotated
 
 import typer
 
-from flarechat.errors import StorageError, UsageError
+from flarechat.errors import StorageError, UsageError, reason_of
 from flarechat.textsafe import strip_controls
 
 _KINDS = "openai, markdown, sharegpt, html, jsonl or bundle"
@@ -103,6 +103,8 @@ def import_(
 @contextlib.contextmanager
 def _opened(out: str, *, force: bool) -> Iterator[IO[bytes]]:
     """The file to write, or stdout for -. A new file appears whole, or not at all."""
+    from flarechat.sessions.export import new_file
+
     if out == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -113,22 +115,13 @@ def _opened(out: str, *, force: bool) -> Iterator[IO[bytes]]:
         raise UsageError(f"{out} is a folder.", "Give --out the path of a file.")
     part = path.with_name(f".{path.name}.{os.getpid()}.part") if force else path
     try:
-        file = part.open("xb")
+        with new_file(part) as file:
+            yield file
+            file.close()
+            part.replace(path)
     except FileExistsError:
         raise UsageError(f"{part} is there already.", "Give --force to replace it.") from None
     except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with file:
-            yield file
-        part.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(path, error) from error
-        raise
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be written: {error.strerror}.", "Give another --out.")
+        raise StorageError(
+            f"{path} cannot be written: {reason_of(error)}.", "Give another --out."
+        ) from error

@@ -7,13 +7,16 @@
     jsonl      the session's own file, byte for byte
 
 All branches are a list of conversations in the first two, the head's first; in the two for reading
-each further branch begins with its first turn that was not told. Writes no file.
+each further branch begins with its first turn that was not told. `new_file` is what they go to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
 
 from flarechat.errors import UsageError
 from flarechat.sessions.log import bytes_of
@@ -88,3 +91,16 @@ def _markdown_turn(turn: Turn) -> str:
     if turn.thinking:
         thinking = f"<details><summary>Thinking</summary>\n\n{turn.thinking}\n\n</details>\n\n"
     return f"## {speaker(turn)}{ending(turn)}\n\n{thinking}{turn.text.rstrip()}"
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that was not there (FileExistsError), and is not if the block does not end well."""
+    file = path.open("xb")
+    try:
+        with file:
+            yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise

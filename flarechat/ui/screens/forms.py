@@ -7,10 +7,8 @@ flarechat.sessions.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,7 +19,7 @@ from textual.widgets import Input, Label, Select, Static
 
 from flarechat.errors import FlarechatError, SessionError, StorageError, reason_of
 from flarechat.sessions import bundle, store
-from flarechat.sessions.export import FORMATS, exported
+from flarechat.sessions.export import FORMATS, exported, new_file
 from flarechat.sessions.importing import import_file
 from flarechat.sessions.session import Session
 from flarechat.textsafe import strip_controls
@@ -148,11 +146,18 @@ class ExportScreen(Form):
         path = _path(values["file"])
         every = values["branches"] == "all"
         data = None if kind == "bundle" else exported(session, kind, all_branches=every)
-        with _new_file(path) as out:
-            if data is None:
-                bundle.write(session, out)
-            else:
-                out.write(data)
+        try:
+            with new_file(path) as out:
+                if data is None:
+                    bundle.write(session, out)
+                else:
+                    out.write(data)
+        except FileExistsError:
+            raise SessionError(f"{path} is there already.", "Give another file.") from None
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {reason_of(error)}.", "Give another file."
+            ) from error
         return f"Wrote {path}."
 
 
@@ -174,30 +179,6 @@ class ImportScreen(Form):
 
 def _select(choices: list[tuple[str, str]], name: str) -> Select[str]:
     return Select(choices, value=choices[0][1], allow_blank=False, compact=True, id=name)
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that was not there, and is not if it cannot be written whole."""
-    try:
-        out = path.open("xb")
-    except FileExistsError:
-        raise SessionError(f"{path} is there already.", "Give another file.") from None
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with out:
-            yield out
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise _unwritable(path, error) from error
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be written: {reason_of(error)}.", "Give another file.")
 
 
 def _path(text: str) -> Path:
