@@ -9,13 +9,17 @@ import torch
 
 from flarechat.engine import accept as laws
 from flarechat.engine import kernels
-from flarechat.engine.frame import HEADER, pack
 from flarechat.engine.kernels import chain, commit
-from flarechat.engine.proposal import Proposal
 from flarechat.engine.sampling import TargetLaw
 from tests.engine.kernels.slots import poison as poison
 from tests.engine.kernels.slots import references as references
-from tests.engine.requests import CASES, LANES, V, case, generator, lanes_of, require_same
+from tests.engine.requests import CASES, LANES, V, case, require_same
+from tests.engine.steps import (
+    require_committed_as_by_the_torch_code,
+    require_decided_as_by_the_torch_code,
+    require_drawn_from_the_law_where_a_draft_leaves_nothing,
+    require_inputs_as_of_the_torch_code,
+)
 
 
 @pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
@@ -24,11 +28,7 @@ from tests.engine.requests import CASES, LANES, V, case, generator, lanes_of, re
 def test_a_lane_decides_as_the_torch_code_does(
     drafts: int, kind: str, acceptance: str, poison: None
 ) -> None:
-    lanes, law, proposal = case(drafts, kind)
-    theirs = laws.accept(law, proposal, lanes, acceptance)
-
-    assert drafts < 3 or len(theirs[1].unique()) > (1 if kind == "points" else 2)
-    require_same(chain.accept(law, proposal, lanes, acceptance), theirs)
+    require_decided_as_by_the_torch_code(chain.accept, drafts, kind, acceptance)
 
 
 def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:
@@ -50,14 +50,7 @@ def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:
 
 
 def test_what_a_draft_leaves_nothing_of_is_drawn_from_the_law() -> None:
-    lanes, law, _ = case(1, "points")
-    assert law.ids is not None
-    missing = torch.full((LANES, 1), V)
-    same = Proposal(missing, torch.ones(LANES).long(), law.probs[:, :1], law.ids[:, :1])
-    tokens, accepted = chain.accept(law, same, lanes, "ratio")
-
-    assert not accepted.any()
-    assert (TargetLaw(law.probs[:, :1], law.ids[:, :1]).prob_of(tokens[:, :1]) > 0).all()
+    require_drawn_from_the_law_where_a_draft_leaves_nothing(chain.accept)
 
 
 @pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
@@ -77,27 +70,9 @@ def test_laws_of_the_whole_vocabulary_are_left_to_the_torch_code(acceptance: str
 def test_emitted_tokens_are_clipped_counted_and_packed_as_the_torch_code_does(
     poison: None,
 ) -> None:
-    """Lanes that have ended are among them, and tokens that stand twice in a row."""
-    lanes, other = lanes_of(LANES, 5, seed=3), lanes_of(LANES, 5, seed=3)
-    tokens = torch.randint(0, 5, (LANES, 5), generator=generator(1))
-    accepted = torch.randint(0, 5, (LANES,), generator=generator(2))
-    emitted, finish = laws.clip(tokens, accepted, lanes)
-    own = commit.clip(tokens, accepted, lanes)
-    lanes.advance(tokens, emitted, finish)
-    commit.advance(other, tokens, *own)
-    record = pack(lanes, accepted + 1, accepted, emitted, finish, tokens)
-
-    assert torch.equal(emitted, own[0]) and torch.equal(finish, own[1])
-    assert 4 == len(finish.unique()) and 5 < len(emitted.unique()) + 1
-    for name, value in lanes.pool.tensors().items():
-        assert torch.equal(value, other.pool.tensors()[name]), name
-    packed = commit.pack(other, accepted + 1, accepted, emitted, finish, tokens, HEADER)
-    assert torch.equal(record, packed)
+    require_committed_as_by_the_torch_code(commit)
 
 
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_a_round_reads_the_pending_token_and_its_drafts(drafts: int) -> None:
-    lanes = lanes_of(4, 50, seed=1)
-    staged = torch.randint(0, 50, (4, 7), generator=generator(2))[:, :drafts]
-
-    assert torch.equal(lanes.inputs(staged), commit.inputs(lanes, staged))
+    require_inputs_as_of_the_torch_code(commit, drafts)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flarechat.engine import kernels, rng
+from flarechat.engine import kernels
 from flarechat.engine.kernels import filter as filters
 from flarechat.engine.plan import LawShape
-from flarechat.engine.proposal import Proposal
-from flarechat.engine.sampling import TargetLaw, target_law
+from flarechat.engine.sampling import target_law
 from tests.engine.kernels.slots import poison as poison
 from tests.engine.kernels.slots import references as references
 from tests.engine.requests import generator, lanes_of, require_law, stable_law
+from tests.engine.steps import (
+    require_drawn_as_the_torch_chain_draws,
+)
 from tests.engine.test_round import NoHostSync
 
 COUNT = filters.CANDIDATES
@@ -86,42 +88,10 @@ def test_the_dispatch_takes_laws_of_few_candidates_only() -> None:
 def test_drafts_are_drawn_as_the_torch_chain_draws_them(
     acceptance: str, staged: bool, poison: None
 ) -> None:
-    count, columns, steps = 24, 90, 3
-    lanes = lanes_of(count, 300, seed=11)
-    draw = generator(12)
-    vocabulary = torch.arange(2, 300, 3)[:columns]
-    copied = Proposal(
-        torch.randint(0, 300, (count, steps), generator=draw),
-        torch.randint(0, steps + 1, (count,), generator=draw),
-    )
-    depth = torch.randint(0, 6, (lanes.pool.slots,), generator=draw)
-    drawn = filters.Chain(lanes, depth, copied if staged else None, steps, acceptance)
-    forced = copied.valid() if staged else torch.zeros(count, steps, dtype=torch.bool)
-    by_match = lanes.match() if acceptance == "mixed" else torch.tensor(acceptance == "match")
-    for step in range(steps):
-        logits = 2 * torch.randn(count, 1, columns, generator=draw)
-        token = drawn.draw(step, logits, True, vocabulary)
-        law = TargetLaw(*stable_law(logits, lanes, drawn.tokens[:, :step], True, step, vocabulary))
-        place, seed = lanes.positions(1, step + 1), lanes.seed()
-        u = rng.uniforms(seed, rng.DRAFT, 4 * place[:, 0], 1)
-        noise = rng.gumbel(seed[:, None, None], rng.SAMPLE, place[..., None], law.candidates())
-        own = torch.where(by_match[..., None], law.draw(noise), law.token_at_mass(u))
-        expected = torch.where(forced[:, step, None], copied.tokens[:, step, None], own)
-
-        assert torch.equal(expected, token)
-        assert torch.equal(token[:, 0], drawn.tokens[:, step])
-        points = forced[:, step]
-        require_law(
-            (drawn.probs[~points, step], drawn.ids[~points, step]),
-            law.probs[~points, 0], law.candidates()[~points, 0],
-        )  # fmt: skip
-        kept = Proposal(drawn.tokens, drawn.offered, drawn.probs, drawn.ids)
-        at = kept.law_at(torch.full((count,), step), 300)
-        assert at is not None
-        alone = torch.nn.functional.one_hot(copied.tokens[:, step], 300).float()
-        assert torch.equal(alone[points], at[points, 0])
-    most = depth[lanes.index].clamp_max(steps)
-    assert torch.equal(torch.maximum(most, copied.offered * staged), drawn.offered)
+    require_drawn_as_the_torch_chain_draws(
+        lambda lanes, depth, staged, steps: filters.Chain(lanes, depth, staged, steps, acceptance),
+        acceptance, staged,
+    )  # fmt: skip
 
 
 def test_nothing_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flarechat.engine import accept as laws
-from flarechat.engine import kernels, rng
-from flarechat.engine.frame import HEADER, pack
+from flarechat.engine import kernels
 from flarechat.engine.kernels import cpu
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.proposal import Proposal
@@ -31,8 +29,14 @@ from tests.engine.requests import (
     generator,
     lanes_of,
     require_law,
-    require_same,
     stable_law,
+)
+from tests.engine.steps import (
+    require_committed_as_by_the_torch_code,
+    require_decided_as_by_the_torch_code,
+    require_drawn_as_the_torch_chain_draws,
+    require_drawn_from_the_law_where_a_draft_leaves_nothing,
+    require_inputs_as_of_the_torch_code,
 )
 
 if cpu.library() is None:
@@ -162,54 +166,18 @@ def test_a_drafters_columns_are_mapped_to_their_tokens() -> None:
 @pytest.mark.parametrize("staged", [True, False])
 @pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
 def test_drafts_are_drawn_as_the_torch_chain_draws_them(acceptance: str, staged: bool) -> None:
-    count, columns, steps = 24, 90, 3
-    lanes = lanes_of(count, 300, seed=11)
-    draw = generator(12)
-    vocabulary = torch.arange(2, 300, 3)[:columns]
-    copied = Proposal(
-        torch.randint(0, 300, (count, 7), generator=draw)[:, :steps],
-        torch.randint(0, steps + 1, (count,), generator=draw),
-    )
-    depth = torch.randint(0, 6, (lanes.pool.slots,), generator=draw)
-    plan = Plan(steps, 512, LawShape(64, penalties=True), acceptance)
-    drawn = rounds.drafts(lanes, depth, copied if staged else None, plan)
-    forced = copied.valid() if staged else torch.zeros(count, steps, dtype=torch.bool)
-    by_match = lanes.match() if acceptance == "mixed" else torch.tensor(acceptance == "match")
-    for step in range(steps):
-        logits = 2 * torch.randn(count, 1, columns, generator=draw)
-        token = drawn.draw(step, logits, True, vocabulary)
-        law = TargetLaw(*stable_law(logits, lanes, drawn.tokens[:, :step], True, step, vocabulary))
-        place, seed = lanes.positions(1, step + 1), lanes.seed()
-        u = rng.uniforms(seed, rng.DRAFT, 4 * place[:, 0], 1)
-        noise = rng.gumbel(seed[:, None, None], rng.SAMPLE, place[..., None], law.candidates())
-        own = torch.where(by_match[..., None], law.draw(noise), law.token_at_mass(u))
-        expected = torch.where(forced[:, step, None], copied.tokens[:, step, None], own)
+    def begin(lanes: Lanes, depth: Tensor, staged: Proposal | None, steps: int) -> Any:
+        plan = Plan(steps, 512, LawShape(64, penalties=True), acceptance)
+        return rounds.drafts(lanes, depth, staged, plan)
 
-        assert torch.equal(expected, token)
-        assert torch.equal(token[:, 0], drawn.tokens[:, step])
-        points = forced[:, step]
-        require_law(
-            (drawn.probs[~points, step], drawn.ids[~points, step]),
-            law.probs[~points, 0], law.candidates()[~points, 0],
-        )  # fmt: skip
-        kept = Proposal(drawn.tokens, drawn.offered, drawn.probs, drawn.ids)
-        at = kept.law_at(torch.full((count,), step), 300)
-        assert at is not None
-        alone = torch.nn.functional.one_hot(copied.tokens[:, step], 300).float()
-        assert torch.equal(alone[points], at[points, 0])
-    most = depth[lanes.index].clamp_max(steps)
-    assert torch.equal(torch.maximum(most, copied.offered * staged), drawn.offered)
+    require_drawn_as_the_torch_chain_draws(begin, acceptance, staged)
 
 
 @pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("drafts", [0, 1, 3, 7])
 def test_a_lane_decides_as_the_torch_code_does(drafts: int, kind: str, acceptance: str) -> None:
-    lanes, law, proposal = case(drafts, kind)
-    theirs = laws.accept(law, proposal, lanes, acceptance)
-
-    assert drafts < 3 or len(theirs[1].unique()) > (1 if kind == "points" else 2)
-    require_same(rounds.accept(law, proposal, lanes, acceptance), theirs)
+    require_decided_as_by_the_torch_code(rounds.accept, drafts, kind, acceptance)
 
 
 def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:
@@ -228,41 +196,16 @@ def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:
 
 
 def test_what_a_draft_leaves_nothing_of_is_drawn_from_the_law() -> None:
-    lanes, law, _ = case(1, "points")
-    assert law.ids is not None
-    missing = torch.full((LANES, 1), V)
-    same = Proposal(missing, torch.ones(LANES).long(), law.probs[:, :1], law.ids[:, :1])
-    tokens, accepted = rounds.accept(law, same, lanes, "ratio")
-
-    assert not accepted.any()
-    assert (TargetLaw(law.probs[:, :1], law.ids[:, :1]).prob_of(tokens[:, :1]) > 0).all()
+    require_drawn_from_the_law_where_a_draft_leaves_nothing(rounds.accept)
 
 
 def test_emitted_tokens_are_clipped_counted_and_packed_as_the_torch_code_does() -> None:
-    """Lanes that have ended are among them, and tokens that stand twice in a row."""
-    lanes, other = lanes_of(LANES, 5, seed=3), lanes_of(LANES, 5, seed=3)
-    tokens = torch.randint(0, 5, (LANES, 5), generator=generator(1))
-    accepted = torch.randint(0, 5, (LANES,), generator=generator(2))
-    emitted, finish = laws.clip(tokens, accepted, lanes)
-    own = rounds.clip(tokens, accepted, lanes)
-    lanes.advance(tokens, emitted, finish)
-    rounds.advance(other, tokens, *own)
-    record = pack(lanes, accepted + 1, accepted, emitted, finish, tokens)
-
-    assert torch.equal(emitted, own[0]) and torch.equal(finish, own[1])
-    assert 4 == len(finish.unique()) and 5 < len(emitted.unique()) + 1
-    for name, value in lanes.pool.tensors().items():
-        assert torch.equal(value, other.pool.tensors()[name]), name
-    packed = rounds.pack(other, accepted + 1, accepted, emitted, finish, tokens, HEADER)
-    assert torch.equal(record, packed)
+    require_committed_as_by_the_torch_code(rounds)
 
 
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_a_round_reads_the_pending_token_and_its_drafts(drafts: int) -> None:
-    lanes = lanes_of(4, 50, seed=1)
-    staged = torch.randint(0, 50, (4, 7), generator=generator(2))[:, :drafts]
-
-    assert torch.equal(lanes.inputs(staged), rounds.inputs(lanes, staged))
+    require_inputs_as_of_the_torch_code(rounds, drafts)
 
 
 @pytest.mark.parametrize("prefilling", [False, True])
