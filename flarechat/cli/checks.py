@@ -111,8 +111,8 @@ def _weights(dtype: str, threads: int | None) -> str:
         )
     if dtype not in ("auto", STORED):
         return f"{dtype}, as asked for"
-    if library is None:
-        return f"{PACKED}, as the CPU kernels are {cpu.reason()}"
+    if dtype == "auto" and (why := cpu.hindrance()):
+        return f"{PACKED}, as the CPU kernels are {why}"
     return f"{STORED}, by kernels with {cpu.reason()}"
 
 

@@ -47,10 +47,8 @@ def choose(
     if device.type != "cpu":
         return "bfloat16"
     if hasattr(recipe, "unstorable") and recipe.unstorable(args, tensors) is None:
-        library = cpu.library()
-        if library is not None and library.pays:
+        if not (why := cpu.hindrance()):
             return STORED
-        why = "slow without AVX2" if library else cpu.reason()
         tell(f"Answers are slower than they could be: the CPU kernels are {why}.")
     return PACKED if _packs(device) and _takes_packed(recipe) else "float32"
 

@@ -133,28 +133,32 @@ class Kernels:
 
     threads = 8
 
+    def __init__(self, pays: bool = True) -> None:
+        self.pays = pays
+
     def set_threads(self, threads: int) -> None:
         self.threads = threads
 
 
 @pytest.mark.parametrize(
-    ("there", "variables", "said"),
+    ("found", "variables", "said"),
     [
-        (True, {}, "as-stored, by kernels with avx2 on 8 threads"),
+        (Kernels(), {}, "as-stored, by kernels with avx2 on 8 threads"),
+        (Kernels(pays=False), {}, "packed-float16, as the CPU kernels are slow without AVX2"),
         (
-            True,
+            Kernels(),
             {"DTYPE": "as-stored", "THREADS": "3"},
             "as-stored, by kernels with avx2 on 3 threads",
         ),
-        (True, {"DTYPE": "float32"}, "float32, as asked for"),
-        (False, {}, "packed-float16, as the CPU kernels are not built (no compiler)"),
-        (False, {"DTYPE": "float32"}, "float32, as asked for"),
+        (Kernels(), {"DTYPE": "float32"}, "float32, as asked for"),
+        (None, {}, "packed-float16, as the CPU kernels are not built (no compiler)"),
+        (None, {"DTYPE": "float32"}, "float32, as asked for"),
     ],
 )
 def test_the_doctor_says_how_weights_are_multiplied_on_a_cpu_and_why(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, there: bool, variables: dict[str, str], said: str
-) -> None:
-    found = Kernels() if there else None
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, found: Kernels | None, variables: dict[str, str],
+    said: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(checks, "_DEVICE_PROBE", 'print(\'{"device": "cpu"}\')')
     monkeypatch.setattr(checks.cpu, "library", lambda: found)
     reason = (
