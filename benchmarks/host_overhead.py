@@ -40,13 +40,13 @@ from flarechat.engine.keeper import Keeper
 from flarechat.engine.plan import Plan
 from flarechat.engine.recipes import SUPPORTED
 from flarechat.engine.slot import Lanes, SlotPool
-from flarechat.engine.snapshots import Identity
 from flarechat.engine.state.hidden import HiddenState
 from flarechat.engine.state.kv import KVState
 from flarechat.engine.weights import load_checkpoint
 from flarechat.models import store
 from flarechat.models.catalog import SMOLLM2
 from flarechat.protocol import Boot, Event, Message, Request, Speculation, encode
+from flarechat.vault.identity import Identity
 
 CPU = torch.device("cpu")
 CONTEXT = 2048
@@ -140,7 +140,7 @@ def bare_engine(language: Language, tokens: list[int], budget: int, emit: Emit) 
     pool = SlotPool(1, CONTEXT, language.tokenizer.vocabulary, CPU)
     learned = MtpDrafter(BareHead(), 1, CONTEXT, CPU)  # type: ignore[arg-type]
     drafter = blend(make_drafter("copies", 1, CPU), learned)
-    keeper = Keeper(Identity(recipe="", fingerprint="", dtype=""), 0, (), drafter)
+    keeper = Keeper(Identity(recipe="", fingerprint="", dtype="", device=""), 0, (), drafter)
     executor = Prepared(tokens, budget)
     return Engine(drafter, executor, pool, language, Controller(), emit, keeper)
 

@@ -58,6 +58,11 @@ def models_dir() -> Path:
     return _made(cache_dir() / "models")
 
 
+def snapshots_dir() -> Path:
+    """Snapshots of what models computed: the vault."""
+    return _made(cache_dir() / "snapshots")
+
+
 def logs_dir() -> Path:
     """Engine logs and crash reports."""
     home = _home()

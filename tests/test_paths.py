@@ -20,7 +20,9 @@ def test_every_folder_that_is_made_is_readable_by_its_owner_alone(
     monkeypatch.setenv("FLARECHAT_HOME", str(there / "new" / "home"))
     umask = os.umask(0o022)
     try:
-        made = [paths.sessions_dir(), paths.models_dir(), paths.logs_dir()]
+        made = [
+            paths.sessions_dir(), paths.models_dir(), paths.snapshots_dir(), paths.logs_dir()
+        ]  # fmt: skip
     finally:
         os.umask(umask)
 

@@ -31,7 +31,6 @@ from flarechat.engine.kernels import cpu
 from flarechat.engine.memory import HEADROOM, Terms, admit, host_available, snapshot_budget
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
-from flarechat.engine.snapshots import Identity
 from flarechat.engine.staging import Staging
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
@@ -48,6 +47,7 @@ from flarechat.protocol import (
     MtpInfo,
     Ready,
 )
+from flarechat.vault.identity import Identity
 
 _TAPS = 8  # more layers than any head taps
 
@@ -135,7 +135,7 @@ def _keeper(
     """Snapshots of this model and head, in what is left beside what was priced."""
     identity = Identity(
         recipe=info.recipe, fingerprint=f"{info.fingerprint}|{mtp.identity if mtp else ''}",
-        dtype=info.dtype,
+        dtype=info.dtype, device=info.device,
     )  # fmt: skip
     assert info.memory is not None
     left = setup.available - sum(info.memory.priced.values())

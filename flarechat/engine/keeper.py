@@ -14,8 +14,9 @@ from torch import Tensor
 
 from flarechat.engine.contracts import Drafter, State
 from flarechat.engine.snapshot_tree import SnapshotTree, Store
-from flarechat.engine.snapshots import BESIDE, PASSED, ROWS, Identity, Node
+from flarechat.engine.snapshots import BESIDE, PASSED, ROWS, Node
 from flarechat.engine.state.views import write
+from flarechat.vault.identity import Identity
 
 HIDDEN, LOGITS = PASSED + "hidden", PASSED + "logits"
 

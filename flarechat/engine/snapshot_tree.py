@@ -12,7 +12,8 @@ from typing import Protocol
 from torch import Tensor
 
 from flarechat.engine.residents import common_prefix
-from flarechat.engine.snapshots import Identity, Node
+from flarechat.engine.snapshots import Node
+from flarechat.vault.identity import Identity
 
 
 class Store(Protocol):

@@ -1,51 +1,21 @@
 """Snapshots: immutable nodes, each of what some tokens left behind the tokens of its parent.
 
-Owns a node's form and its digest. A node hangs on a place inside its parent's own tokens, so that a
-branch splits nothing, and all branches share what lies before it. It knows no slot and no file.
+Owns a node's form. A node hangs on a place inside its parent's own tokens, so that a branch splits
+nothing, and all branches share what lies before it. It knows no slot and no file.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from torch import Tensor
 
-# Changes whenever tensors of the same names mean something else.
-LAYOUT = 1
+from flarechat.vault.identity import Identity, digest_of
 
 # How names of a node's tensors begin: rows by token, what lies beside them after the last token,
 # and what a pass over the last token, which was pending, gave.
 ROWS, BESIDE, PASSED = "rows.", "beside.", "passed."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Whose state it is: nodes of one identity can follow one another, and no others.
-
-    `recipe` is the model family, `fingerprint` the weights' (and the draft head's, if one is
-    loaded), `dtype` how it is computed.
-    """
-
-    recipe: str
-    fingerprint: str
-    dtype: str
-    layout: int = LAYOUT
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 in hexadecimal digits."""
-        text = "\0".join((self.recipe, self.fingerprint, self.dtype, str(self.layout)))
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def digest_of(parent: str, offset: int, tokens: Sequence[int]) -> str:
-    """SHA-256 of a node: its parent's digest, then the offset and the tokens as little-endian
-    integers of 8 bytes."""
-    numbers = np.array([offset, *tokens], dtype="<i8").tobytes()
-    return hashlib.sha256(bytes.fromhex(parent) + numbers).hexdigest()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

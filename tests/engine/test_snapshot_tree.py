@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flarechat.engine.snapshot_tree import SnapshotTree
-from flarechat.engine.snapshots import BESIDE, ROWS, Identity, Node, digest_of
+from flarechat.engine.snapshots import BESIDE, ROWS, Node
+from flarechat.vault.identity import Identity, digest_of
 from tests.engine.restoring import Disk, ask, llama, text_of
 
-IDENTITY = Identity(recipe="llama", fingerprint="f", dtype="float32")
+IDENTITY = Identity(recipe="llama", fingerprint="f", dtype="float32", device="cpu")
 ROW = 8
 
 
