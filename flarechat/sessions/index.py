@@ -10,33 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
+import json
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 from flarechat import paths
 from flarechat.errors import SessionError, StorageError
-from flarechat.sessions import names
+from flarechat.sessions import following, names
 from flarechat.sessions.session import Session
 from flarechat.textsafe import strip_controls, well_formed
 
 FILE = "index.sqlite"
-_VERSION = b"flarechat-index-1"
-_TAIL = len(_VERSION) + 16
+_VERSION = b"flarechat-index-2"
 # A row's number is its file's, and its place in the file in the lowest bits.
 PLACES = 24
-# Clocks of file systems are coarse: a file changed this recently may change again unseen.
-_UNSURE_NS = 100_000_000
 _SCHEMA = """
 PRAGMA secure_delete = ON;
 CREATE TABLE files (
-    number INTEGER PRIMARY KEY, name BLOB UNIQUE, size INTEGER, mtime INTEGER, inode INTEGER,
-    sure INTEGER, session TEXT, title TEXT
+    number INTEGER PRIMARY KEY, name BLOB UNIQUE, mtime INTEGER, stamp TEXT, session TEXT,
+    title TEXT
 );
 CREATE VIRTUAL TABLE texts USING fts5 (
     text, turn UNINDEXED, role UNINDEXED, tokenize = "unicode61 remove_diacritics 2",
@@ -67,20 +63,18 @@ class Index:
 
     def _refresh(self) -> None:
         """Read again what has changed, take out what has gone, and keep what that has brought."""
-        now = dict(_files_of(self._folder))
+        now = dict(following.files_of(self._folder))
         known = {
-            os.fsdecode(name): (number, (size, mtime, inode) if sure else ())
-            for number, name, size, mtime, inode, sure in self._table.execute(
-                "SELECT number, name, size, mtime, inode, sure FROM files"
-            )
+            os.fsdecode(name): (number, json.loads(stamp))
+            for number, name, stamp in self._table.execute("SELECT number, name, stamp FROM files")
         }
         gone = [name for name in known if name not in now]
         with self._table:
             for name in gone:
                 self._take_out(known[name][0])
             for name, stat in now.items():
-                number, seen = known.get(name, (None, ()))
-                if seen != (stat.st_size, stat.st_mtime_ns, stat.st_ino):
+                number, seen = known.get(name, (None, []))
+                if seen != following.stamp(stat):
                     if number is not None:
                         self._take_out(number)
                     self._put_in(name, stat)
@@ -98,19 +92,16 @@ class Index:
         self._table.execute("DELETE FROM files WHERE number = ?", (number,))
 
     def _put_in(self, name: str, stat: os.stat_result) -> None:
+        sure = following.settled(stat)
         try:
             session = Session(self._folder / (name + names.SUFFIX))
             called, rows = (session.id, session.title), _rows(session)
         except SessionError:
             called, rows = ("", ""), []
-        sure = bool(rows) and time.time_ns() - stat.st_mtime_ns > _UNSURE_NS
+        stamp = following.stamp(stat) if rows and sure else []
         cursor = self._table.execute(
-            "INSERT INTO files (name, size, mtime, inode, sure, session, title)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(os.fsencode(name), stat.st_size, stat.st_mtime_ns, stat.st_ino, sure),
-                *map(_clean, called),
-            ),
+            "INSERT INTO files (name, mtime, stamp, session, title) VALUES (?, ?, ?, ?, ?)",
+            (os.fsencode(name), stat.st_mtime_ns, json.dumps(stamp), *map(_clean, called)),
         )
         first = (cursor.lastrowid or 0) << PLACES
         self._table.executemany(
@@ -122,18 +113,8 @@ class Index:
         """Replace the file. A disk that refuses keeps none, least of all one with deleted words."""
         if self._file is None or not hasattr(self._table, "serialize"):
             return
-        body = self._table.serialize()
-        part = self._file.with_suffix(".part")
-        try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(fd, "wb") as out:
-                out.write(body + _VERSION + _digest(body))
-            os.replace(part, self._file)
+        if following.keep(self._file, _VERSION, self._table.serialize()):
             self._unsaved = 0
-        except OSError:
-            for file in (part, self._file):
-                with contextlib.suppress(OSError):
-                    file.unlink(missing_ok=True)
 
 
 def opened() -> Index:
@@ -158,21 +139,6 @@ def _opened(folder: Path, file: Path | None) -> Index:
     return Index(folder, file)
 
 
-def _files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Name and stat of every session file; one that goes meanwhile is left out."""
-    try:
-        entries = os.scandir(folder)
-    except OSError as error:
-        raise StorageError(
-            f"The folder {folder} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
-    with entries:
-        for entry in entries:
-            if entry.name.endswith(names.SUFFIX):
-                with contextlib.suppress(OSError):
-                    yield entry.name.removesuffix(names.SUFFIX), entry.stat()
-
-
 def _rows(session: Session) -> list[Row]:
     """Text, turn and role of everything that can be found: every turn, then the name and title."""
     given = session.tree.title
@@ -183,10 +149,6 @@ def _rows(session: Session) -> list[Row]:
 
 def _clean(text: str) -> str:
     return well_formed(strip_controls(text))
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def _empty() -> sqlite3.Connection:
@@ -204,12 +166,8 @@ def _empty() -> sqlite3.Connection:
 
 def _loaded(file: Path | None) -> sqlite3.Connection | None:
     """The table as it was kept; None where there is none that can be believed."""
-    try:
-        kept = file.read_bytes() if file else b""
-    except OSError:
-        return None
-    body = kept[:-_TAIL]
-    if kept[-_TAIL:] != _VERSION + _digest(body):
+    body = following.kept(file, _VERSION) if file else None
+    if body is None:
         return None
     table = sqlite3.connect(":memory:", check_same_thread=False)
     try:

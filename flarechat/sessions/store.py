@@ -5,39 +5,31 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flarechat import paths
 from flarechat.errors import SessionError, StorageError
-from flarechat.sessions import names
+from flarechat.sessions import following, listing, names
+from flarechat.sessions.listing import SessionInfo, listed
 from flarechat.sessions.lock import SessionLock
 from flarechat.sessions.log import read_header, read_id
 from flarechat.sessions.session import Session, SessionWriter
 from flarechat.textsafe import strip_controls
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """One line of the list. `problem` says why a file could not be read, else it is empty."""
-
-    name: str
-    path: Path
-    changed: float
-    bytes: int
-    id: str = ""
-    title: str = ""
-    turns: int = 0
-    model: str = ""
-    created: float = 0.0
-    problem: str = ""
-
-
-def listed() -> list[SessionInfo]:
-    """Every session file, the last changed first; one that cannot be read is named, not hidden."""
-    infos = (_info(path) for path in _files())
-    return sorted((i for i in infos if i), key=lambda i: (-i.changed, i.name))
+__all__ = [
+    "SessionInfo",
+    "create",
+    "exists",
+    "find",
+    "ids",
+    "latest",
+    "listed",
+    "place",
+    "remove",
+    "rename",
+    "retitle",
+]
 
 
 def find(name: str) -> Path:
@@ -67,10 +59,13 @@ def exists(name: str) -> bool:
 
 def latest() -> Path:
     """The file of the session that was changed last."""
-    readable = [info for info in listed() if not info.problem]
-    if not readable:
-        raise SessionError("There is no session to continue.", "Begin one with `flarechat`.")
-    return readable[0].path
+    stats = dict(following.files_of(paths.sessions_dir()))
+    for name in sorted(stats, key=lambda name: (-stats[name].st_mtime, name)):
+        try:
+            return Session(_path(name)).path
+        except SessionError:
+            continue
+    raise SessionError("There is no session to continue.", "Begin one with `flarechat`.")
 
 
 def create(name: str | None, first_message: str, header: dict[str, Any]) -> SessionWriter:
@@ -115,6 +110,7 @@ def remove(path: Path) -> None:
     from flarechat.sessions import index
 
     index.follow()
+    listing.follow()
 
 
 def rename(path: Path, name: str) -> Path:
@@ -191,31 +187,3 @@ def _id(path: Path) -> str:
         return str(read_header(path)["id"])
     except SessionError:
         return ""
-
-
-def _info(path: Path) -> SessionInfo | None:
-    """What the list says of one file; None when it has gone."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    name = path.name.removesuffix(names.SUFFIX)
-    try:
-        found = Session(path)
-    except SessionError as error:
-        return SessionInfo(
-            name=name, path=path, changed=stat.st_mtime, bytes=stat.st_size, problem=error.message
-        )
-    turns = found.tree.path()
-    created = found.header.get("created")
-    return SessionInfo(
-        name=name,
-        path=path,
-        changed=stat.st_mtime,
-        bytes=stat.st_size,
-        id=found.id,
-        title=found.title,
-        turns=len(turns),
-        model=str(found.tree.model.get("name", "")),
-        created=float(created) if isinstance(created, int | float) else 0.0,
-    )

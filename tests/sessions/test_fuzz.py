@@ -13,7 +13,7 @@ import pytest
 
 from flarechat import paths
 from flarechat.errors import FlarechatError
-from flarechat.sessions import bundle, store
+from flarechat.sessions import bundle, listing, store
 from flarechat.sessions.export import FORMATS, exported
 from flarechat.sessions.importing import import_file
 from flarechat.sessions.session import Session
@@ -86,12 +86,12 @@ def one_of_all() -> Path:
 
 
 def around(folder: Path) -> dict[str, int]:
-    """All files below a folder but those in the folder of sessions, and their sizes."""
+    """All files below a folder and their sizes, but for the sessions and the list that is kept."""
     sessions = paths.sessions_dir()
     return {
         str(path): path.stat().st_size
         for path in folder.rglob("*")
-        if path.is_file() and sessions not in path.parents
+        if path.is_file() and sessions not in path.parents and path.name != listing.FILE
     }
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flarechat import paths
 from flarechat.errors import StorageError
-from flarechat.sessions import index, search, store
+from flarechat.sessions import following, index, search, store
 from flarechat.sessions.session import Session
 from tests.sessions.saving import append, saved, words
 
@@ -207,7 +207,7 @@ def alien(file: Path) -> None:
     other.execute("CREATE TABLE files (name TEXT)")
     body = other.serialize()
     other.close()
-    file.write_bytes(body + index._VERSION + index._digest(body))
+    following.keep(file, index._VERSION, body)
 
 
 def a_folder(file: Path) -> None:
@@ -301,14 +301,12 @@ STEPS = st.one_of(
 def scanned(wanted: set[str]) -> list[str]:
     """The sessions in which one text has all words, by reading every file."""
     found = []
-    for info in store.listed():
-        if info.problem:
-            continue
-        tree = Session(info.path).tree
-        texts = [info.name + " " + tree.title, *(turn.text for turn in tree.turns.values())]
+    for path in paths.sessions_dir().glob("*.jsonl"):
+        tree = Session(path).tree
+        texts = [path.stem + " " + tree.title, *(turn.text for turn in tree.turns.values())]
         if any(wanted <= set(words(text)) for text in texts):
-            found.append(info.name)
-    return found
+            found.append(path)
+    return [path.stem for path in sorted(found, key=lambda p: (-p.stat().st_mtime_ns, p.name))]
 
 
 def step(kind: str, name: str, value: object) -> None:
