@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from flarechat import paths
 from flarechat.errors import SessionError, StorageError, reason_of
 from flarechat.protocol import Finished, Sampling, Speculation
 from flarechat.sessions import bundle, names, records, store
+from flarechat.sessions.aside import folder_aside
 from flarechat.sessions.chatgpt import from_mapping
 from flarechat.sessions.foreign import Conversation, from_messages, is_message
 from flarechat.sessions.jsonvalues import values
@@ -84,8 +83,8 @@ def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], li
     """
     if name is not None and store.exists(name):
         raise SessionError(f"There is a session {name!r} already.", "Choose another name.")
-    with _folder() as folder:
-        batch = _Batch(file, Path(folder), name, store.ids())
+    with folder_aside() as folder:
+        batch = _Batch(file, folder, name, store.ids())
         try:
             _read(batch)
         except OSError as error:
@@ -94,16 +93,6 @@ def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], li
             ) from error
         _require_some(batch)
         return _placed(batch), _not_taken(batch)
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(dir=paths.sessions_dir(), prefix=".import-")
-    except OSError as error:
-        raise StorageError(
-            f"Nothing can be written to {paths.sessions_dir()}: {error.strerror}.",
-            "Free space or check the folder's permissions.",
-        ) from error
 
 
 def _require_some(batch: _Batch) -> None:

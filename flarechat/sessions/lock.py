@@ -31,12 +31,15 @@ else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+SUFFIX = ".lock"
+
+
 class SessionLock:
     """The right to write one session, held from construction to `release`."""
 
     def __init__(self, folder: Path, session: str, name: str) -> None:
         """Take the lock of the session with this id; `name` is what the message calls it."""
-        self._path = folder / f".{session}.lock"
+        self._path = folder / f".{session}{SUFFIX}"
         self._fd: int | None = _locked_file(self._path, name)
         os.ftruncate(self._fd, 0)
         # A full disk must not refuse the lock: without the id only the message is poorer.
