@@ -20,7 +20,8 @@ def _home() -> Path | None:
     return Path(home).expanduser() if home else None
 
 
-def _made(path: Path) -> Path:
+def made(path: Path) -> Path:
+    """The folder, made if it is not there, as are those above it: all for their owner alone."""
     try:
         # mkdir(parents=True) would give the mode to the last folder only.
         for folder in [*reversed(path.parents), path]:
@@ -44,29 +45,29 @@ def config_file() -> Path:
 def sessions_dir() -> Path:
     """Where conversations are kept."""
     home = _home()
-    return _made((home / "data" if home else Path(platformdirs.user_data_dir(APP))) / "sessions")
+    return made((home / "data" if home else Path(platformdirs.user_data_dir(APP))) / "sessions")
 
 
 def cache_dir() -> Path:
     """Models and whatever can be made again."""
     home = _home()
-    return _made(home / "cache" if home else Path(platformdirs.user_cache_dir(APP)))
+    return made(home / "cache" if home else Path(platformdirs.user_cache_dir(APP)))
 
 
 def models_dir() -> Path:
     """Pulled models."""
-    return _made(cache_dir() / "models")
+    return made(cache_dir() / "models")
 
 
 def snapshots_dir() -> Path:
     """Snapshots of what models computed: the vault."""
-    return _made(cache_dir() / "snapshots")
+    return made(cache_dir() / "snapshots")
 
 
 def logs_dir() -> Path:
     """Engine logs and crash reports."""
     home = _home()
-    return _made(home / "logs" if home else Path(platformdirs.user_log_dir(APP)))
+    return made(home / "logs" if home else Path(platformdirs.user_log_dir(APP)))
 
 
 def assets_dir() -> Path:

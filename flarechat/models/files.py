@@ -56,12 +56,13 @@ def megabytes(size: int) -> str:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that becomes `path` when the block ends well and vanishes when it does not."""
+def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a file that becomes `path` when the block ends well and vanishes when it does not. It is
+    made with `mode`, of which the umask takes its part."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep(path.parent)
-        part, file = _open_part(path)
+        sweep(path.parent)
+        part, file = _open_part(path, mode)
     except OSError as error:
         raise storage_error(path, error) from error
     try:
@@ -135,23 +136,30 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _open_part(path: Path) -> tuple[Path, BinaryIO]:
+def sweep(folder: Path) -> None:
+    """Delete what writers that died left in `folder`."""
+    for part in leftovers(folder):
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """What writers that died left in `folder`, each locked until the next is asked for."""
+    for part in folder.glob(".*.part"):
+        with suppress(OSError), part.open("rb") as file:
+            if _try_lock(file):
+                yield part
+
+
+def _open_part(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     while True:
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        file = part.open("xb")
+        file = open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         fcntl.flock(file, fcntl.LOCK_EX)
         # A sweeper may have taken the file between its creation and its lock.
         if os.fstat(file.fileno()).st_nlink:
             return part, file
         file.close()
-
-
-def _sweep(folder: Path) -> None:
-    """Delete what writers that died left in `folder`."""
-    for part in folder.glob(".*.part"):
-        with suppress(OSError), part.open("rb") as file:
-            if _try_lock(file):
-                part.unlink(missing_ok=True)
 
 
 def _try_lock(file: BinaryIO) -> bool:
