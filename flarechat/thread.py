@@ -6,16 +6,17 @@ it is written down. Asks no engine: chat does, and says here what came of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flarechat.asking import Asked
 from flarechat.config import Settings
 from flarechat.errors import UsageError
 from flarechat.protocol import MemoryInfo, ModelInfo, Sampling
-from flarechat.sessions import names
+from flarechat.sessions import names, store
 from flarechat.sessions.keeper import Keeper
 from flarechat.sessions.records import model_fields
-from flarechat.sessions.session import new_header
+from flarechat.sessions.session import Session, new_header
 from flarechat.sessions.turns import Turn, TurnTree
 from flarechat.textsafe import strip_controls, well_formed
 
@@ -37,6 +38,15 @@ class Thread:
         self._tree = TurnTree()
         self._model: ModelInfo | None = None
         self._live: dict[str, Asked] = {}
+
+    @classmethod
+    def saved(cls, settings: Settings, name: str) -> Thread:
+        """The session of exactly this name, or an empty one, to look at: nothing is written."""
+        thread = Thread(settings)
+        if store.exists(name):
+            thread._tree = Session(store.find(name)).tree
+            thread._take_turns()
+        return thread
 
     @property
     def name(self) -> str:
@@ -190,13 +200,9 @@ class Thread:
         becomes a branch.
         """
         self._require_rest()
-        turns = self._tree.path_to(self._known(turn)) if turn else list(self.turns)
-        while turns and turns[-1].role != "user":
-            turns.pop()
-        if not turns:
-            raise UsageError("There is no message to answer again.", remedy)
-        self.turns = turns
-        self._note_system(turns[-1].id)
+        turns = self._tree.path_to(self._known(turn)) if turn else self.turns
+        self.turns = self._tree.path_to(last_message(turns, "answer again", remedy))
+        self._note_system(self.turns[-1].id)
 
     def _step_before(self, turn: Turn) -> None:
         """Take away one of the user's turns and all behind it: the next takes its place."""
@@ -205,8 +211,8 @@ class Thread:
             raise UsageError("Only a message can be edited.", "Choose one of your own.")
         self.turns = self._tree.path_to(self._tree.turns.get(turn.parent or ""))
 
-    def _reopen(self) -> Turn:
-        """Take up the last answer, which was cut off, and write that down."""
+    def cut_off(self) -> Turn:
+        """The last answer, which can be gone on with."""
         self._require_rest()
         turn = self.turns[-1] if self.turns else None
         if turn is None or turn.role != "assistant":
@@ -216,6 +222,11 @@ class Thread:
                 "The last answer ended by itself; there is nothing to continue.",
                 "Write a message, or have it answered again.",
             )
+        return turn
+
+    def _reopen(self) -> Turn:
+        """Take up the last answer, which was cut off, and write that down."""
+        turn = self.cut_off()
         self._note_system(turn.id)
         if self._keeper:
             self._keeper.go_on(turn)
@@ -255,3 +266,11 @@ class Thread:
             speculation=self.settings.speculation(),
             system=self.system,
         )
+
+
+def last_message(turns: Sequence[Turn], to: str, remedy: str = "Write a message first.") -> Turn:
+    """The last of the user's turns, which is wanted `to` do something with."""
+    for turn in reversed(turns):
+        if turn.role == "user":
+            return turn
+    raise UsageError(f"There is no message to {to}.", remedy)

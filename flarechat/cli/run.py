@@ -91,10 +91,11 @@ def run(
     try:
         with Interrupts() as interrupts, Bar() as bar:
             text = _prompt_text(prompt, wanted=not (regenerate or go_on))
+            asking = Asking(text, ways, verb)
+            asking.check(settings)
             printer = printers(bar)
             engine = launch.engine_of(settings, bar.show)
             try:
-                asking = Asking(text, ways, verb)
                 code = answer(engine, settings, asking, printer, interrupts, stats=stats)
             finally:
                 engine.close()

@@ -13,9 +13,10 @@ from flarechat.chat import Conversation, Turn
 from flarechat.cli.printer import Printer, stats_line
 from flarechat.cli.signals import Interrupts
 from flarechat.config import Settings
-from flarechat.errors import EXIT_OK, EngineError, StorageError, UsageError
+from flarechat.errors import EXIT_OK, EngineError, StorageError
 from flarechat.protocol import EngineDoor, Event, Failed, Finished, Ready
 from flarechat.textsafe import strip_controls
+from flarechat.thread import Thread, last_message
 
 POLL_S = 0.1
 STOP_PATIENCE_S = 5.0
@@ -34,6 +35,19 @@ class Asking:
     ways: int = 1
     verb: str = ""
 
+    def check(self, settings: Settings) -> None:
+        """Refuse what the session has no place for, before a model is loaded for it. Of a fan that
+        was left open, the first answer is gone on with."""
+        if not self.verb or settings.session is None:
+            return
+        thread = Thread.saved(settings, settings.session)
+        if thread.fan:
+            thread.pick(0)
+        if self.verb == "--continue-answer":
+            thread.cut_off()
+        else:
+            last_message(thread.turns, "edit" if self.verb == "--edit" else "answer again")
+
     def of(self, conversation: Conversation, lanes: int | None) -> list[Turn]:
         """Ask a conversation; the turns of the answers."""
         if self.verb == "--regenerate":
@@ -41,10 +55,7 @@ class Asking:
         if self.verb == "--continue-answer":
             return [conversation.continue_answer()]
         if self.verb == "--edit":
-            asked = [turn for turn in conversation.turns if turn.role == "user"]
-            if not asked:
-                raise UsageError("There is no message to edit.", "Leave --edit out.")
-            return [conversation.edit(asked[-1], self.text)]
+            return [conversation.edit(last_message(conversation.turns, "edit"), self.text)]
         if self.ways == 1:
             return [conversation.send(self.text)]
         return conversation.fan_out(self.text, self.ways, lanes=lanes)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from flarechat import paths
+from flarechat.chat import Conversation
+from flarechat.config import Settings
 from flarechat.errors import FlarechatError, ModelError, print_error
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
@@ -293,6 +295,38 @@ def test_a_verb_that_cannot_be_is_one_sentence(
     assert (2, "") == (got.code, got.out)
     assert said in " ".join(got.err.split())
     assert "Traceback" not in got.err
+    assert [] == got.engines
+
+
+def test_what_a_session_has_no_place_for_is_refused_before_anything_is_loaded(cli: Cli) -> None:
+    cli("run", "--session", "trip", "Hi")
+    before = store.find("trip").read_bytes()
+
+    got = cli("run", "--session", "trip", "--continue-answer")
+
+    assert (2, "", []) == (got.code, got.out, got.engines)
+    assert "The last answer ended by itself; there is nothing to continue." in got.err
+    assert before == store.find("trip").read_bytes()
+
+
+def test_of_a_fan_left_open_the_first_answer_goes_on(cli: Cli) -> None:
+    engine = ScriptedEngine([words("one two")], reason="length", lanes=2)
+    chat = Conversation.new(engine, Settings(), name="trip")
+    engine.start()
+    while not chat.fan or chat.live:
+        for event in engine.wait(0):
+            chat.apply(event)
+        if chat.bound and not chat.fan:
+            chat.fan_out("Hi", 2)
+    chat.close()
+
+    got = cli("run", "--session", "trip", "--continue-answer")
+
+    assert (0, TEXT) == (got.code, got.out)
+    assert "None of 2 answers was picked" in got.err
+    assert ["Hi", "one two" + TEXT.strip()] == [
+        t.text for t in Session(store.find("trip")).tree.path()
+    ]
 
 
 def test_a_session_open_elsewhere_is_refused_before_anything_is_loaded(cli: Cli) -> None:
