@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+_PIECE = 256
+
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the longest shared beginning."""
-    shared = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
+    left, right = tuple(left), tuple(right)
+    most = min(len(left), len(right))
+    # Whole pieces are compared at once; only the one that differs is gone through.
+    pieces = (slice(at, at + _PIECE) for at in range(0, most, _PIECE))
+    start = next((piece.start for piece in pieces if left[piece] != right[piece]), most)
+    return next((at for at in range(start, most) if left[at] != right[at]), most)
 
 
 class Residents:
@@ -26,7 +28,7 @@ class Residents:
     """
 
     def __init__(self, slots: int, reusable: Callable[[int, int], int]) -> None:
-        self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._tokens: list[tuple[int, ...]] = [()] * slots
         self._used = [0] * slots
         self._clock = 0
         self.reusable = reusable
@@ -38,7 +40,8 @@ class Residents:
         weight, tokens of another text that would be overwritten; then the least recently used.
         The last token is never restored, it stays pending.
         """
-        kept = {slot: self._kept(slot, tokens[:-1]) for slot in free}
+        before = tuple(tokens[:-1])
+        kept = {slot: self._kept(slot, before) for slot in free}
 
         def saved(slot: int) -> float:
             return kept[slot] - (len(self._tokens[slot]) - kept[slot]) / 2
@@ -59,8 +62,9 @@ class Residents:
         Slots that are `moving` have gone on past what they are said to hold: all of it is there
         still, but not the state that stood at its end.
         """
+        before = tuple(tokens[:-1])
         others = [other for other in range(len(self._tokens)) if other != slot]
-        given = {o: self._kept(o, tokens[:-1], moving=o in moving) for o in others}
+        given = {o: self._kept(o, before, moving=o in moving) for o in others}
         best = max(others, key=lambda other: given[other], default=slot)
         return best, given.get(best, 0)
 
@@ -68,7 +72,7 @@ class Residents:
         """The slot's caches now hold exactly these tokens."""
         self._clock += 1
         self._used[slot] = self._clock
-        self._tokens[slot] = list(tokens)
+        self._tokens[slot] = tuple(tokens)
 
     def held(self, slot: int) -> list[int]:
         """The tokens whose state the slot's caches hold."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,24 +37,26 @@ class SamplingRows:
 
 
 _FILTERS = tuple(SamplingRows.__dataclass_fields__)
+_FRACTIONS = tuple(name for name in _FILTERS if name != "top_k")
+_NUMBERS = 7
 
 
 class SlotPool:
-    """Per-request tensors of S slots. `context` is the most tokens one slot may hold."""
+    """Per-request tensors of S slots. `context` is the most tokens one slot may hold.
+
+    Columns of one dtype lie side by side in one tensor, so that a slot's are written by one copy.
+    """
 
     def __init__(self, slots: int, context: int, vocabulary: int, device: torch.device) -> None:
         self.slots, self.context, self.vocabulary, self.device = slots, context, vocabulary, device
-
-        def column(dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(slots, dtype=dtype, device=device)
-
-        self.pending, self.consumed, self.generated = column(), column(), column()
-        self.budget, self.finish, self.seed = column(), column(), column()
-        self.match = column(torch.bool)
+        self._numbers = torch.zeros(_NUMBERS, slots, dtype=torch.int64, device=device)
+        self.pending, self.consumed, self.generated = self._numbers[:3]
+        self.budget, self.finish, self.seed, top_k = self._numbers[3:]
+        self._fractions = torch.zeros(len(_FRACTIONS), slots, device=device)
+        columns = {"top_k": top_k, **dict(zip(_FRACTIONS, self._fractions, strict=True))}
+        self.filters = {name: columns[name] for name in _FILTERS}
+        self.match = torch.zeros(slots, dtype=torch.bool, device=device)
         self.eos = torch.full((slots, MAX_EOS), -1, dtype=torch.int64, device=device)
-        self.filters = {
-            name: column(torch.int64 if name == "top_k" else torch.float32) for name in _FILTERS
-        }
         self.counts = torch.zeros(slots, vocabulary, dtype=torch.int32, device=device)
         self.prompt_seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=device)
         self.finish.fill_(IDLE)
@@ -88,21 +91,16 @@ class SlotPool:
         `consumed` is set to `restored`, the tokens whose state the caches already hold; prefill
         advances it over all tokens but the pending one, then `start` lets rounds play the slot.
         """
-        tokens = [*prompt, *generated]
-        self.pending[slot] = tokens[-1]
-        self.consumed[slot] = restored
-        self.generated[slot] = len(generated)
-        self.budget[slot] = budget
-        self.finish[slot] = IDLE
-        self.seed[slot] = seed
+        pending = generated[-1] if generated else prompt[-1]
+        told = (pending, restored, len(generated), budget, IDLE, seed, sampling.top_k)
+        _put(self._numbers[:, slot], told)
+        _put(self._fractions[:, slot], [getattr(sampling, name) for name in _FRACTIONS])
+        ends = tuple(eos)[:MAX_EOS]
+        _put(self.eos[slot], [*ends, *[-1] * (MAX_EOS - len(ends))])
         self.match[slot] = match
-        self.eos[slot] = -1
-        for column, token in enumerate(tuple(eos)[:MAX_EOS]):
-            self.eos[slot, column] = token
-        for name, values in self.filters.items():
-            values[slot] = getattr(sampling, name)
-        self.prompt_seen[slot] = False
-        self.prompt_seen[slot, torch.tensor(list(prompt), device=self.device)] = True
+        seen = np.zeros(self.vocabulary, dtype=np.bool_)
+        seen[np.fromiter(prompt, np.int64, len(prompt))] = True
+        self.prompt_seen[slot].copy_(torch.from_numpy(seen), non_blocking=True)
         self.counts[slot] = 0
         if generated:
             at = torch.tensor(list(generated), device=self.device)
@@ -132,6 +130,11 @@ class SlotPool:
     def nbytes(self) -> int:
         """Bytes of every tensor the pool owns."""
         return sum(t.nbytes for t in self.tensors().values())
+
+
+def _put(view: Tensor, numbers: Sequence[float]) -> None:
+    """Write numbers of the host's; a GPU is not waited for, whatever it is doing."""
+    view.copy_(torch.tensor(numbers, dtype=view.dtype), non_blocking=True)
 
 
 class Lanes:

@@ -20,8 +20,7 @@ class ContextSource:
 
     def open(self, slot: int, request: str, prompt: Sequence[int]) -> None:
         """A request begins: its whole prompt may be copied."""
-        self._indexes[slot] = TextIndex()
-        self._indexes[slot].append(prompt)
+        self._indexes[slot] = TextIndex(prompt)
 
     def find(self, slot: int, suffix: Sequence[int], limit: int) -> Copy | None:
         """What followed `suffix` earlier in this request."""

@@ -1,7 +1,8 @@
 """Exact 8-token and 4-token indexes over decoded tokens, with links along each stream.
 
 Owns a ring of tokens. Streams (one a response) may interleave in it; links keep a copy inside
-the stream it began in. Knows no tensor and no request. All operations are O(1) a token.
+the stream it began in. Knows no tensor and no request. All operations are O(1) a token, but those
+on the beginning of a text, which is sorted once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from flarechat.engine.drafters.keys import SortedKeys
 
 KEY_LENGTHS = (8, 4)
 MAX_COPY = 7
@@ -129,18 +134,21 @@ class CopyIndex:
 class TextIndex:
     """One growing text of which nothing is lost, found as `CopyIndex` finds a stream.
 
-    A long prompt is taken in at once: it stands between a restored prefix and the first token.
+    What it begins with, a long prompt, is sorted: it stands between a restored prefix and the first
+    token. What is added later is looked up by key, and found first.
     """
 
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._index: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in KEY_LENGTHS}
+    def __init__(self, beginning: Sequence[int] = ()) -> None:
+        self._tokens = list(beginning)
+        begun = np.fromiter(beginning, np.uint64, len(beginning))
+        self._begun = {n: SortedKeys(begun, n) for n in KEY_LENGTHS}
+        self._added: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in KEY_LENGTHS}
 
     def append(self, tokens: Sequence[int]) -> None:
         """Add committed tokens."""
         known = len(self._tokens)
         self._tokens += tokens
-        for length, places in self._index.items():
+        for length, places in self._added.items():
             first = max(known - length, 0)
             text = self._tokens[first:]
             keys = zip(*(text[n:] for n in range(length)), strict=False)
@@ -149,11 +157,16 @@ class TextIndex:
 
     def find(self, suffix: Sequence[int], limit: int = MAX_COPY) -> Copy | None:
         """The most recent continuation of `suffix`'s last 8 tokens, else of its last 4."""
-        for length in KEY_LENGTHS:
-            at = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
-            if at is not None:
-                return Copy(self._from(at, min(limit, MAX_COPY)), length, "", at)
-        return None
+        copy = None
+        # Where the shorter key is not found, neither is the longer.
+        for length in reversed(KEY_LENGTHS) if limit > 0 else ():
+            key = tuple(suffix[-length:])
+            at = self._added[length].get(key)
+            at = self._begun[length].last(key) if at is None else at
+            if at is None:
+                break
+            copy = Copy(self._from(at, min(limit, MAX_COPY)), length, "", at)
+        return copy
 
     def onward(self, copy: Copy, kept: int) -> tuple[int, Copy] | None:
         """As of a `CopyIndex`."""

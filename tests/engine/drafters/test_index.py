@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flarechat.engine.drafters import keys
 from flarechat.engine.drafters.context import ContextSource
 from flarechat.engine.drafters.history import HISTORY_TOKENS, HistorySource
 from flarechat.engine.drafters.index import MAX_COPY, Copy, CopyIndex, TextIndex
@@ -184,21 +189,35 @@ def test_the_context_is_gone_with_its_request() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(
+    beginning=st.lists(st.integers(0, 2), max_size=60),
     appends=st.lists(st.lists(st.integers(0, 2), max_size=30), max_size=6),
     suffix=st.lists(st.integers(0, 2), max_size=10),
     limit=st.integers(0, MAX_COPY),
     kept=st.integers(0, MAX_COPY),
 )
 def test_one_text_is_found_as_a_stream_is(
-    appends: list[list[int]], suffix: list[int], limit: int, kept: int
+    beginning: list[int], appends: list[list[int]], suffix: list[int], limit: int, kept: int
 ) -> None:
-    text, stream = TextIndex(), CopyIndex()
+    text, stream = TextIndex(beginning), CopyIndex()
+    stream.append("", beginning)
     for tokens in appends:
         text.append(tokens)
         stream.append("", tokens)
-    for said in (suffix, [token for tokens in appends for token in tokens]):
+    for said in (suffix, [token for tokens in (beginning, *appends) for token in tokens]):
         found, expected = text.find(said, limit), stream.find(said, limit)
         assert expected == found
         if found is not None and expected is not None:
             assert expected.place == found.place
             assert stream.onward(expected, kept) == text.onward(found, kept)
+
+
+@pytest.mark.parametrize("length", [4, 8])
+def test_runs_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    # Two bits are left of a hash, so that every run shares it with many.
+    monkeypatch.setattr(keys, "_PLACE", (1 << 62) - 1)
+    draw = random.Random(length)
+    text = [draw.randrange(2) for _ in range(300)]
+    found = keys.SortedKeys(np.array(text, dtype=np.uint64), length)
+    for run in ([draw.randrange(2) for _ in range(length)] for _ in range(100)):
+        ends = [at for at in range(length, len(text)) if text[at - length : at] == run]
+        assert (ends[-1] if ends else None) == found.last(run)
