@@ -26,7 +26,7 @@ SPARED_BYTES = 256 << 20
 
 _NAME = re.compile(r"([0-9a-f]{64})" + re.escape(SUFFIX))
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LATER_NS = 1000
+_LATER_NS = 100
 _TRIES = 5
 
 

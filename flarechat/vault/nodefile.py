@@ -118,19 +118,18 @@ def read_header(path: Path) -> Header:
     not the one that its name and its folder's name promise.
     """
     with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        prefix = file.read(_PREFIX)
-        head = prefix + file.read(_length(prefix, size))
-    return _understood(head, size, path.name.removesuffix(SUFFIX), path.parent.name)
+        return _begun(file, path.name.removesuffix(SUFFIX), path.parent.name)
 
 
 def read_whole(path: Path, digest: str | None = None) -> tuple[Header, bytes]:
     """What the file says of itself and all its bytes, which are sound; `digest` is the node's, by
     default the one in the file's name. Raises Damaged."""
-    read_header(path)  # says how long it should be before so much is read
+    digest, folder = digest or path.name.removesuffix(SUFFIX), path.parent.name
     with _opened(path) as file:
+        _begun(file, digest, folder)  # before as much is read as the file is long
+        file.seek(0)
         data = file.read()
-    return parsed(data, digest or path.name.removesuffix(SUFFIX), path.parent.name), data
+    return parsed(data, digest, folder), data
 
 
 def parsed(data: bytes, digest: str, folder: str) -> Header:
@@ -156,6 +155,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise Unreadable(f"its file cannot be read: {reason_of(error)}") from error
     except MemoryError as error:
         raise Unreadable("its file does not fit in memory") from error
+
+
+def _begun(file: BinaryIO, digest: str, folder: str) -> Header:
+    size = os.fstat(file.fileno()).st_size
+    prefix = file.read(_PREFIX)
+    return _understood(prefix + file.read(_length(prefix, size)), size, digest, folder)
 
 
 def _length(prefix: bytes, size: int) -> int:
