@@ -59,7 +59,7 @@ class Asked:
 
     def request(
         self, turns: Sequence[Turn], system: str | None, settings: Settings, model: ModelInfo,
-        controller: dict[str, Any] | None,
+        controller: dict[str, Any] | None, *, private: bool = False,
     ) -> Request:  # fmt: skip
         """What the engine is asked, behind these turns; the turn notes its law and its model."""
         turn, law = self.turn, self.law(model.recommended, settings, model.fingerprint)
@@ -74,6 +74,7 @@ class Asked:
             logprobs=settings.logprobs,
             thinking=settings.thinking,
             controller=controller,
+            private=private,
         )
         turn.sampling, turn.model_fingerprint = law, model.fingerprint
         return request
@@ -173,6 +174,7 @@ def added(first: Finished, then: Finished) -> Finished:
         ),
         speculation=speculation,
         controller=then.controller or first.controller,
+        snapshot=then.snapshot or first.snapshot,
     )
 
 

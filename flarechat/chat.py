@@ -23,6 +23,7 @@ from flarechat.protocol import (
     Loading,
     ModelInfo,
     Ready,
+    Started,
 )
 from flarechat.sessions import store
 from flarechat.sessions.keeper import Keeper
@@ -204,6 +205,8 @@ class Conversation(Thread):
             return None
         if isinstance(event, Finished):
             return self._finish(asked, event)
+        if isinstance(event, Started):
+            self.notices += event.notices
         asked.take(event)
         self.checkpoint()
         return asked.turn
@@ -243,7 +246,11 @@ class Conversation(Thread):
         controller = self._tree.controller if same_device else None
         try:
             turns = self._tree.path_to(self._tree.turns.get(asked.turn.parent or ""))
-            self._engine.submit(asked.request(turns, self.system, self.settings, model, controller))
+            private = self._keeper is None
+            request = asked.request(
+                turns, self.system, self.settings, model, controller, private=private
+            )
+            self._engine.submit(request)
             asked.submitted = True
         except FlarechatError as error:
             self._finish(asked, asked.ending("error", ErrorInfo.of(error)))

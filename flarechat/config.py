@@ -70,6 +70,7 @@ class Settings:
     mtp_adaptive_verification: bool = True
     speculative_token_capacity: int = SPECULATIVE_TOKENS
     prefix_cache: int | None = None
+    prefix_cache_disk: int = 2048
     history_drafts: bool = True
     acceptance: str = "auto"
     session: str | None = None
@@ -93,6 +94,7 @@ class Settings:
             )
         _within("speculative-token-capacity", self.speculative_token_capacity, 1, 2**31 - 1)
         _within("prefix-cache", self.prefix_cache, 0, 2**31 - 1)
+        _within("prefix-cache-disk", self.prefix_cache_disk, 0, 2**31 - 1)
         if self.mtp_file is not None and (not self.mtp_file.strip() or "\0" in self.mtp_file):
             raise SettingsError("--mtp-file is empty or no path.", "Give a file, or leave it out.")
         self.sampling(Sampling())
@@ -100,6 +102,11 @@ class Settings:
         Request(
             id="", messages=(), max_tokens=self.max_tokens, stop=self.stop, logprobs=self.logprobs
         )
+
+    @property
+    def vault_bytes(self) -> int:
+        """What snapshots may take on disk: nothing where none are kept in memory."""
+        return 0 if self.prefix_cache == 0 else self.prefix_cache_disk << 20
 
     def sampling(self, recommended: Sampling) -> Sampling:
         """The law of an answer: what was set here over what the model recommends."""

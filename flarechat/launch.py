@@ -39,6 +39,7 @@ def boot_of(settings: Settings, progress: Progress) -> Boot:
         executor=settings.executor,
         speculative_token_capacity=settings.speculative_token_capacity,
         prefix_cache=settings.prefix_cache,
+        prefix_cache_disk=settings.prefix_cache_disk,
     )
 
 

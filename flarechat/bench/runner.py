@@ -208,6 +208,7 @@ class Requests:
             max_tokens=min(workload.max_tokens, self.settings.max_tokens),
             stop=self.settings.stop,
             controller=state,
+            private=True,
         )
 
 

@@ -39,6 +39,9 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
         ("prefix_cache", str, "MIB",
          "Most memory for prefixes computed before, so that none is computed twice; 0 keeps none. "
          "Default: a quarter of what is free, 1024 at most."),
+        ("prefix_cache_disk", str, "MIB",
+         "Most disk for them, so that a chat goes on at once after a restart; 0 writes none. "
+         "Default: 2048."),
     ),
     "Sampling": (
         ("seed", str, "N", "The same seed gives the same text. Default: a new one every time."),

@@ -191,7 +191,7 @@ class Answer:
 
     def finish(
         self, history: HistoryTotals, context: HistoryTotals, controller: dict[str, object],
-        error: ErrorInfo | None = None,
+        error: ErrorInfo | None = None, snapshot: str = "",
     ) -> list[Event]:  # fmt: skip
         """The closing events: text that was held back, then the summary."""
         events = self._say(self._rest(), last=True)
@@ -219,6 +219,7 @@ class Answer:
                 thinking=self.thinking,
                 error=error,
                 controller=dict(controller),
+                snapshot=snapshot,
             )
         )
         return events

@@ -92,10 +92,11 @@ class Bookings:
             self.bind(answer, kept)
         self.residents.hold(answer.slot, answer.tokens[:kept])
 
-    def take(self, answer: Answer) -> None:
-        """Keep a snapshot of what the answer's slot holds: the state after tokens all final."""
+    def take(self, answer: Answer) -> str:
+        """Keep a snapshot of what the answer's slot holds: the state after tokens all final. The
+        digest of the node with its end, "" if it is not kept on disk."""
         held = self.residents.held(answer.slot)
-        self.keeper.take(answer.slot, held, private=answer.request.private)
+        return self.keeper.take(answer.slot, held, private=answer.request.private)
 
     def remember(self, answer: Answer, hidden: Tensor, logits: Tensor, *, whole: bool) -> None:
         """The answer's first round was read: keep what its pass gave for the pending token. The

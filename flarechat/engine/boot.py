@@ -34,6 +34,7 @@ from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
 from flarechat.engine.staging import Staging
 from flarechat.engine.text.template import ChatTemplate, encode_chat
 from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.engine.vault import Vault
 from flarechat.engine.weights import Checkpoint, load_checkpoint
 from flarechat.errors import ModelError, SettingsError
 from flarechat.protocol import (
@@ -140,7 +141,15 @@ def _keeper(
     assert info.memory is not None
     left = setup.available - sum(info.memory.priced.values())
     budget = snapshot_budget(boot.prefix_cache, int(left * HEADROOM))
-    return Keeper(identity, budget, target.states(), drafter)
+    widths = target.features, target.vocabulary
+    keeper = Keeper(identity, budget, target.states(), drafter, widths)
+    if budget and boot.prefix_cache_disk:
+        keeper.tree.store = Vault(
+            Path(boot.cache) / "snapshots", identity, model=info.name,
+            budget=boot.prefix_cache_disk << 20, context=setup.context, device=setup.device,
+            fits=keeper.fits,
+        )  # fmt: skip
+    return keeper
 
 
 def _give_threads(asked: int | None, dtype: str) -> None:

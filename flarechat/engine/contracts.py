@@ -80,6 +80,10 @@ class Target(Protocol):
     capturable: bool
 
     @property
+    def features(self) -> int:
+        """F, how wide the hidden rows are that passes give."""
+
+    @property
     def repair_ms(self) -> float: ...
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from flarechat.engine.keeper import Keeper
 from flarechat.engine.plan import Plan, extent_for
 from flarechat.engine.player import RoundPlayer
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
+from flarechat.engine.snapshot_tree import Store
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.errors import EngineError, FlarechatError, PromptTooLongError
 from flarechat.protocol import (
@@ -66,6 +67,23 @@ class Engine:
         self.player = RoundPlayer(
             pool, drafter, executor, controller, spell, capacity, plain_start=keeper.plain_start
         )
+
+    # A process begins and ends.
+
+    @property
+    def store(self) -> Store | None:
+        """Where snapshots lie beside memory, if anywhere."""
+        return self.bookings.keeper.store
+
+    def begin(self) -> None:
+        """Look through the snapshots on disk, behind what comes next."""
+        if self.store is not None:
+            self.store.begin()
+
+    def close(self, seconds: float) -> bool:
+        """Write the snapshots that are still to be written, for so long at most; whether all of
+        them were."""
+        return self.store is None or self.store.close(seconds)
 
     # Requests come and go.
 
@@ -206,6 +224,7 @@ class Engine:
                 acceptance="match" if match else "ratio",
                 sampling=replace(sampling, seed=seed),
                 speculation=speculation,
+                notices=() if self.store is None else self.store.notices(),
                 continued=tuple(answer.continued),
                 said=len(answer.text),
                 thought=len(answer.thinking),
@@ -266,18 +285,18 @@ class Engine:
 
     def _close(self, answer: Answer, error: ErrorInfo | None = None) -> None:
         """End an answer: settle its slot, say what it came to, free the slot."""
-        slot = answer.slot
+        slot, snapshot = answer.slot, ""
         if error is None:
             if answer not in self.prefilling:
                 self.bookings.settle(answer)
-                self.bookings.take(answer)
+                snapshot = self.bookings.take(answer)
         else:
             self.residents.forget(slot)
         self.pool.release(slot)
         totals = self.drafter.close(slot)
         self.playing = [a for a in self.playing if a is not answer]
         self.prefilling = deque(a for a in self.prefilling if a is not answer)
-        for event in answer.finish(*totals, self.controller.state(), error):
+        for event in answer.finish(*totals, self.controller.state(), error, snapshot):
             self.emit(event)
 
     def _refuse(self, request: Request, error: FlarechatError | None) -> None:

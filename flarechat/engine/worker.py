@@ -12,6 +12,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,6 +35,8 @@ from flarechat.protocol import (
 
 _NVIDIA = Path("/dev/nvidiactl")
 _THREADS = 2  # The loop's and the one that reads commands.
+# Seconds for what is still to be written: the host waits two, the step under way included.
+_WRITING_S, _LEAVING_S = 1.5, 1.9
 
 
 class Channel:
@@ -41,6 +44,7 @@ class Channel:
 
     def __init__(self, incoming: TextIO, outgoing: TextIO) -> None:
         self.commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.serving = False
         self._incoming, self._outgoing = incoming, outgoing
 
     def boot(self) -> Boot:
@@ -51,13 +55,18 @@ class Channel:
         return boot
 
     def _read(self) -> None:
-        """Queue commands; when the host is gone, so is this process, whatever it is doing."""
+        """Queue commands; when the host is gone, so is this process, whatever it is doing. One that
+        was told to leave, and can hear it, has time to do so itself."""
+        told: Any = None
         try:
             for line in self._incoming:
-                self.commands.put(decode(line))
+                told = decode(line)
+                self.commands.put(told)
         except Exception:
             # A line cut short is the host's last; nothing after it can be trusted either.
             traceback.print_exc()
+        if isinstance(told, Shutdown) and self.serving:
+            time.sleep(_LEAVING_S)
         os._exit(0)
 
     def emit(self, event: Event | Spelled) -> None:
@@ -83,12 +92,15 @@ def serve(channel: Channel) -> None:
         leftovers.idle_code()
     gc.freeze()
     gc.enable()
+    channel.serving = True
+    engine.begin()
     while True:
         while not engine.busy or not channel.commands.empty():
             if channel.commands.empty():
                 leftovers.freed_memory()
             command = channel.commands.get()
             if isinstance(command, Shutdown):
+                engine.close(_WRITING_S)
                 return
             if isinstance(command, Submit):
                 engine.submit(command.request)
@@ -123,4 +135,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Threads may be in the middle of something; nobody waits for what they would tidy up.
+    os._exit(main())

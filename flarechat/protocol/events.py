@@ -125,6 +125,7 @@ class Started:
     `sampling` has the seed that is used. The prompt of an answer that is continued ends with its
     tokens so far, `continued`; `said` characters of its text stand, and `thought` of its thinking:
     what was let go behind them when it was cut off is said again or becomes something else.
+    `notices` are sentences to show once, about snapshots on disk that could not be used or written.
     """
 
     request: str
@@ -139,6 +140,7 @@ class Started:
     said: int = 0
     thought: int = 0
     restored_from: str = ""
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +290,8 @@ class SpeculationSummary:
 class Finished:
     """A request ended. `text` is the whole answer, `thinking` what came before it on its own
     channel; text, tokens and state end at one token. Of an answer that was continued both are
-    whole, and the figures are of what was added.
+    whole, and the figures are of what was added. `snapshot` is the digest of the snapshot on disk
+    with the state at the answer's end, "" where none is kept.
     """
 
     request: str
@@ -301,6 +304,7 @@ class Finished:
     error: ErrorInfo | None = None
     controller: dict[str, Any] | None = None
     thinking: str = ""
+    snapshot: str = ""
 
     @classmethod
     def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:

@@ -144,7 +144,8 @@ class Boot:
     loaded; `mtp_file` is a path to try before those that lie beside the model or ship with it.
     `executor` is auto, eager or graph; no round verifies more than `speculative_token_capacity`
     tokens, all lanes together. `prefix_cache` are the most MiB that snapshots of prefixes take, on
-    the device; None means a part of what is free, 0 keeps none.
+    the device; None means a part of what is free, 0 keeps none. `prefix_cache_disk` are the most
+    MiB that they take in the cache folder, where they outlive the process; 0 writes none.
     """
 
     model: str
@@ -159,6 +160,7 @@ class Boot:
     executor: str = "auto"
     speculative_token_capacity: int = SPECULATIVE_TOKENS
     prefix_cache: int | None = None
+    prefix_cache_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

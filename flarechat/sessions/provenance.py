@@ -12,10 +12,13 @@ no engine; of a field that makes no sense nothing is taken, and the answer's tex
     sampling, seed, draw    the law as it was asked for, the seed that was used (by the last part
               of an answer that went on), and the tokens before the first that was drawn
     model_fingerprint       the model whose tokens these are
+    snapshot  of a whole answer, the digest of the snapshot on disk with the state at its end, ""
+              where none was kept
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,7 @@ LETTERS = {
     "bonus": "+",
 }
 UNKNOWN = "?"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 COPIES = frozenset((LETTERS["history"], LETTERS["context"]))
 
 # The first token's index, how many, and the turn they were copied from.
@@ -111,6 +115,12 @@ def take_law(turn: Turn, record: dict[str, Any]) -> None:
     turn.draw = record["draw"] if _whole(record.get("draw")) else turn.draw
     if isinstance(record.get("model_fingerprint"), str):
         turn.model_fingerprint = record["model_fingerprint"]
+
+
+def snapshot_of(record: dict[str, Any]) -> str:
+    """The digest of a record's snapshot; "" for anything else."""
+    digest = record.get("snapshot")
+    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else ""
 
 
 def _whole(value: Any) -> bool:

@@ -67,6 +67,12 @@ class Turn:
     draw: int | None = None
     model_fingerprint: str = ""
 
+    @property
+    def snapshot(self) -> str:
+        """The digest of the snapshot on disk with the state at the answer's end, as far as one was
+        kept; else ""."""
+        return self.finished.snapshot if self.finished else ""
+
     def finish(self, finished: Finished) -> None:
         """Take over how the answer ended."""
         self.text, self.reason, self.finished = finished.text, finished.reason, finished
@@ -197,7 +203,8 @@ class TurnTree:
         turn.status = "partial"
 
     def _assistant(self, record: dict[str, Any]) -> None:
-        finished: Finished = from_dict(Finished, record | {"request": record["id"]})
+        own = {"request": record["id"], "snapshot": provenance.snapshot_of(record)}
+        finished: Finished = from_dict(Finished, record | own)
         turn = self.turns.get(finished.request) or self._new(record, "assistant", "partial")
         if turn.status != "partial" or not _text(record, "reason"):
             raise ValueError("a turn ends once")

@@ -146,9 +146,13 @@ class Disk:
         self.loaded = 0
 
     def keep(self, node: Node) -> None:
-        assert node.tensors is not None
-        copies = {name: tensor.clone() for name, tensor in node.tensors.items()}
-        self.nodes[node.digest] = node, copies
+        for each in node.path():
+            if each.tensors is not None and not each.private:
+                copies = {name: tensor.clone() for name, tensor in each.tensors.items()}
+                self.nodes.setdefault(each.digest, (each, copies))
+
+    def keeps(self, node: Node) -> bool:
+        return self.holds(node)
 
     def holds(self, node: Node) -> bool:
         return node.digest in self.nodes
@@ -157,6 +161,18 @@ class Disk:
         self.loaded += 1
         found = self.nodes.get(node.digest)
         return None if found is None else found[1]
+
+    def news(self, tree: object) -> list[Node]:
+        return []
+
+    def notices(self) -> tuple[str, ...]:
+        return ()
+
+    def begin(self) -> None:
+        """It knows what it has."""
+
+    def close(self, seconds: float) -> bool:
+        return True
 
     def give(self, desk: Desk) -> Desk:
         """Let an engine know of all that was kept, and keep what it makes."""

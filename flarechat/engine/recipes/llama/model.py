@@ -93,6 +93,11 @@ class Model:
         self.vocabulary = args.vocab_size
         self.taps: tuple[int, ...] = (args.num_hidden_layers,)
 
+    @property
+    def features(self) -> int:
+        """D * taps."""
+        return self.args.hidden_size * len(self.taps)
+
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """inputs [B, W] → raw hidden [B, W, D * taps] and logits [B, W, V]."""
         hidden, last = self._forward(lanes, inputs, plan)

@@ -95,6 +95,11 @@ class Model:
         self.vocabulary, self.repairs, self.repair_ms = args.vocab_size, 0, 0.0
         self._last: tuple[Tensor, Plan] | None = None
 
+    @property
+    def features(self) -> int:
+        """S * D."""
+        return self.args.residual_size
+
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """inputs [B, W] → the residual [B, W, S * D] and logits [B, W, V].
 
