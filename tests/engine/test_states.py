@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from flarechat.engine.residents import Residents
 from flarechat.engine.slot import Lanes, SlotPool
 from flarechat.engine.state.hidden import HiddenState, TailState
 from flarechat.engine.state.kv import KVState
+from flarechat.engine.state.views import beginning, join
 from tests.engine.tiny import CPU
 
 SLOTS, CONTEXT, DIM = 3, 24, 6
@@ -80,6 +82,24 @@ def test_a_copied_slot_is_what_a_snapshot_of_the_other_gives_it(make: Any, rows:
     assert all(
         torch.equal(v, state.snapshot(2, rows)[n]) for n, v in state.snapshot(0, rows).items()
     )
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("cuts", [[0, 9], [0, 1, 9], [0, 4, 4, 5, 9]])
+def test_rows_saved_in_parts_are_joined_as_they_lay(behind: int, cuts: list[int]) -> None:
+    state = KVState(2, SLOTS, CONTEXT, 2, DIM, F32, CPU, behind)
+    fill(state, 1)
+    before = state.pairs.clone()
+    # Each part is saved with two tokens more than are wanted of it.
+    saved = [state.by_token(0, a, b + 2) for a, b in pairwise(cuts)]
+    saved = [{name: view.clone() for name, view in part.items()} for part in saved]
+    wanted = [state.by_token(2, a, b) for a, b in pairwise(cuts)]
+    join(state.by_token(2, 0, 9), [beginning(*two) for two in zip(wanted, saved, strict=True)])
+    rows = 9 - behind
+
+    assert torch.equal(before[:, 0, :, :rows], state.pairs[:, 2, :, :rows])
+    assert torch.equal(before[:, 2, :, rows:], state.pairs[:, 2, :, rows:])
+    assert torch.equal(before[:, :2], state.pairs[:, :2])
 
 
 def test_a_tail_is_kept_whole_or_not_at_all() -> None:

@@ -7,8 +7,9 @@ copies between slots follow from these views alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -16,8 +17,9 @@ class SlotViews:
     """What a state inherits: it says `by_token` and `beside`, and is copied by them."""
 
     def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
-        """Views of the rows that tokens `start` … `end` - 1 of `slot` left; those of fewer tokens
-        are a beginning of them. None by default."""
+        """Views of the rows that tokens `start` … `end` - 1 of `slot` left, [..., rows, features];
+        those of fewer tokens are a beginning of them, and those of the tokens that follow go on
+        right behind them. None by default."""
         return {}
 
     def beside(self, slot: int) -> dict[str, Tensor]:
@@ -44,3 +46,17 @@ def write(views: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     rows of more tokens."""
     for name, view in views.items():
         view.copy_(saved[name][tuple(slice(size) for size in view.shape)], non_blocking=True)
+
+
+def join(views: Mapping[str, Tensor], parts: Sequence[Mapping[str, Tensor]]) -> None:
+    """Fill views [..., rows, features] with saved rows of their names, those of one part behind
+    those of the part before. All parts of a view are asked for by one call."""
+    for name, view in views.items():
+        saved = [part[name] for part in parts]
+        places = view.split_with_sizes([rows.shape[-2] for rows in saved], -2)
+        torch._foreach_copy_(places, saved, non_blocking=True)
+
+
+def beginning(views: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As many of the saved rows as the views of their names have."""
+    return {name: saved[name].narrow(-2, 0, view.shape[-2]) for name, view in views.items()}
