@@ -53,13 +53,13 @@ def last_row_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 def hidden_rows_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     """Rounds do not store the target's hidden rows, so pairs take older ones."""
-    write = HiddenState.write
+    store = HiddenState.store
 
-    def faulty(self: HiddenState, lanes: Any, rows: Tensor, hidden: Tensor) -> None:
+    def faulty(self: HiddenState, lanes: Any, hidden: Tensor, *rest: Any) -> None:
         if lanes.prefilling:
-            write(self, lanes, rows, hidden)
+            store(self, lanes, hidden, *rest)
 
-    patch.setattr(HiddenState, "write", faulty)
+    patch.setattr(HiddenState, "store", faulty)
 
 
 def pairs_are_one_off(patch: pytest.MonkeyPatch) -> None:
