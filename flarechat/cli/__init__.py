@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import flarechat
-from flarechat.cli import bench, doctor, models, run, sessions
+from flarechat.cli import bench, cache, doctor, models, run, sessions
 from flarechat.cli.help import GroupedCommand, GroupedGroup
 from flarechat.cli.options import takes_settings
 from flarechat.errors import UsageError
@@ -33,6 +33,7 @@ app.command("run", cls=GroupedCommand)(run.run)
 app.command("bench", cls=GroupedCommand)(bench.bench)
 app.add_typer(models.app, name="models")
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(cache.app, name="cache")
 app.command("doctor", cls=GroupedCommand)(doctor.doctor)
 
 
