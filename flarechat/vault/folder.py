@@ -167,13 +167,11 @@ class VaultFolder:
         for folder in self._folders():
             sweep(folder)
         entries = {entry.path: entry for entry in self.entries()}
-        left = sum(entry.size for entry in entries.values())
-        if left <= budget:
+        if sum(entry.size for entry in entries.values()) <= budget:
             return 0
         forest, damaged = _judged(entries, read_header)
-        going = [*damaged, *forest.lost()]
-        left -= sum(entries[path].size for path in going)
-        spared = set[Path]()
+        going, spared = [*damaged, *forest.lost()], set[Path]()
+        left = sum(entries[path].size for path in forest.sound)
         for path in forest.leaving({path: entry.used_ns for path, entry in entries.items()}):
             if left <= budget * 9 // 10:
                 break

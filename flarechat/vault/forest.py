@@ -13,15 +13,16 @@ from flarechat.vault.nodefile import SUFFIX, Header
 
 
 class Forest:
-    """What the files of nodes say. Of one that a node hangs on and that is not among them, `there`
-    says whether it exists all the same: it may have come while the others were looked up."""
+    """What the files of nodes say; those that something can be restored from are `sound`. Of one
+    that a node hangs on and that is not among them, `there` says whether it exists all the same: it
+    may have come while the others were looked up."""
 
     def __init__(self, headers: Mapping[Path, Header], there: Callable[[Path], bool]) -> None:
         self.headers = headers
         self._children: dict[Path, list[Path]] = {}
         for path in headers:
             self._children.setdefault(self.above(path), []).append(path)
-        self._sound = self._reached(
+        self.sound = self._reached(
             path
             for path, header in headers.items()
             if header.first or (self.above(path) not in headers and there(self.above(path)))
@@ -33,12 +34,12 @@ class Forest:
 
     def lost(self) -> list[Path]:
         """Nodes that nothing can be restored from: what they hang on is not there."""
-        return [path for path in self.headers if path not in self._sound]
+        return [path for path in self.headers if path not in self.sound]
 
     def leaving(self, used: Mapping[Path, int]) -> Iterator[Path]:
-        """All that are not lost, in the order in which they should leave: of those that nothing
+        """All that are sound, in the order in which they should leave: of those that nothing
         hangs on any more, the one whose time of use is the longest past."""
-        below = {path: len(self._children_of(path)) for path in self._sound}
+        below = {path: len(self._children_of(path)) for path in self.sound}
         leaves = [(used[path], path) for path, count in below.items() if not count]
         heapq.heapify(leaves)
         while leaves:
