@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from flarechat.vault.identity import Identity, digest_of
+from flarechat.vault.tensors import BESIDE, PASSED, ROWS
 
-# How names of a node's tensors begin: rows by token, what lies beside them after the last token,
-# and what a pass over the last token, which was pending, gave.
-ROWS, BESIDE, PASSED = "rows.", "beside.", "passed."
+__all__ = ["BESIDE", "PASSED", "ROWS", "Node"]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
