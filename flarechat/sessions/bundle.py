@@ -1,58 +1,74 @@
-"""One session as one portable file, `NAME.flarechat`: a zip of a manifest and the log.
+"""One session as one portable file, `NAME.flarechat`: a zip of its log and, if asked for, state.
 
-    manifest.json   {"format": "flarechat-bundle", "version": 1,
-                     "session": {"name", "id", "bytes", "sha256"}}
+    manifest.json   what else there is, see `manifest`
     session.jsonl   the session's file, byte for byte
+    state/IDENTITY/DIGEST.safetensors   a node's file of the vault, stored
 
 Owns what a bundle may be. Nothing in one is believed before it is counted and hashed, and nothing
 is unpacked to the disk: members are read by their names, up to a limit, so that no path, link or
-bomb in it can do anything.
+bomb in it can do anything. What a node may be is for the vault to say.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
+import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from flarechat.errors import SessionError
+from flarechat.sessions import manifest
 from flarechat.sessions.log import bytes_of
+from flarechat.sessions.manifest import LIMITS, LOG, MANIFEST, Manifest, StateEntry
 from flarechat.sessions.session import Session
+from flarechat.vault.nodefile import SUFFIX as NODE_SUFFIX
+from flarechat.vault.nodefile import Damaged
 
-FORMAT = "flarechat-bundle"
-VERSION = 1
 SUFFIX = ".flarechat"
-MANIFEST, LOG = "manifest.json", "session.jsonl"
-LIMITS = {MANIFEST: 1 << 16, LOG: 1 << 28}
+_STATE = re.compile(r"state/[0-9a-f]{64}/[0-9a-f]{64}" + re.escape(NODE_SUFFIX))
 _BROKEN = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, KeyError, OverflowError, OSError),
 )
 
 
-def write(session: Session, out: IO[bytes]) -> None:
-    """Write a session's bundle; the same session gives the same bytes."""
+def write(
+    session: Session, out: IO[bytes], nodes: Iterable[tuple[str, str, bytes]] = ()
+) -> list[StateEntry]:
+    """Write a session's bundle; the same session and nodes give the same bytes.
+
+    `nodes` are (digest, identity's digest, file), parents first, and are asked for one at a time.
+    Returns what was said of them.
+    """
     log = bytes_of(session.path)
     if len(log) > LIMITS[LOG]:
         raise SessionError(
             f"{session.name} has {len(log)} bytes, and a bundle holds {LIMITS[LOG]}.",
             "Export it as jsonl.",
         )
-    about = {"name": session.name, "id": session.id, "bytes": len(log), "sha256": _digest(log)}
-    manifest = {"format": FORMAT, "version": VERSION, "session": about}
+    entries = []
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, data in ((MANIFEST, json.dumps(manifest, indent=2).encode()), (LOG, log)):
-            member = zipfile.ZipInfo(name)
-            member.external_attr = (stat.S_IFREG | 0o600) << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            packed.writestr(member, data)
+        for digest, identity, data in nodes:
+            entries.append(StateEntry.of(digest, identity, data))
+            _put(packed, entries[-1].member, data, zipfile.ZIP_STORED)
+        digest, state = manifest.sha256(log), tuple(entries)
+        said = Manifest(session.name, session.id, len(log), digest, state)
+        _put(packed, MANIFEST, said.written(), zipfile.ZIP_DEFLATED)
+        _put(packed, LOG, log, zipfile.ZIP_DEFLATED)
+    return entries
+
+
+def _put(packed: zipfile.ZipFile, name: str, data: bytes, way: int) -> None:
+    member = zipfile.ZipInfo(name)
+    member.external_attr = (stat.S_IFREG | 0o600) << 16
+    member.compress_type = way
+    packed.writestr(member, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +76,37 @@ class Bundle:
     """An opened bundle whose list of members and manifest are sound."""
 
     path: Path
-    name: str
     _zip: zipfile.ZipFile
-    _about: dict[str, Any]
+    _manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """What the session was called."""
+        return self._manifest.name
+
+    @property
+    def state(self) -> tuple[StateEntry, ...]:
+        """The nodes that go with it."""
+        return self._manifest.state
 
     def log(self) -> bytes:
         """The session's file, of the size and digest that the manifest says."""
-        data = _member(self.path, self._zip, LOG, self._about["bytes"])
-        if (len(data), _digest(data)) != (self._about["bytes"], self._about["sha256"]):
-            raise _refused(self.path, f"{LOG} is not what its manifest says")
+        try:
+            return self._of_digest(LOG, self._manifest.size, self._manifest.sha256)
+        except Damaged as error:
+            raise _refused(self.path, f"{LOG} {error.reason}") from error
+
+    def node(self, entry: StateEntry) -> bytes:
+        """A node's file, of the size and digest that the manifest says; otherwise Damaged."""
+        try:
+            return self._of_digest(entry.member, entry.size, entry.sha256)
+        except Damaged as error:
+            raise Damaged(f"it {error.reason}") from error
+
+    def _of_digest(self, name: str, size: int, digest: str) -> bytes:
+        data = _member(self._zip, name, size)
+        if (len(data), manifest.sha256(data)) != (size, digest):
+            raise Damaged("is not what its manifest says")
         return data
 
 
@@ -80,65 +118,69 @@ def opened(path: Path) -> Iterator[Bundle]:
     except _BROKEN as error:
         raise _refused(path, f"it cannot be unpacked ({_said(error)})") from error
     with packed:
-        _check_members(path, packed.infolist())
-        about = _manifest(path, packed)
-        yield Bundle(path, about["name"], packed, about)
+        nodes = _nodes(path, packed.infolist())
+        said = _manifest_of(path, packed, len(nodes))
+        named, there = Counter(entry.member for entry in said.state), Counter(nodes)
+        if named != there:
+            some = _some((named - there) + (there - named))
+            raise _refused(path, f"{MANIFEST} and the members do not agree on {some}")
+        yield Bundle(path, packed, said)
 
 
-def _check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
+def _nodes(path: Path, members: list[zipfile.ZipInfo]) -> set[str]:
+    """The members that are nodes of a zip's members, of which each is one that a bundle may have
+    and none is missing."""
     for member in members:
-        name = member.orig_filename
-        if name not in LIMITS:
+        name, way = member.orig_filename, member.compress_type
+        if name not in LIMITS and not _STATE.fullmatch(name):
             raise _refused(path, f"it has a member {name!r}")
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
             raise _refused(path, f"its member {name} is no plain file")
         if member.flag_bits & 1:
             raise _refused(path, f"its member {name} is encrypted")
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if way not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _refused(path, f"its member {name} is neither stored nor deflated")
-    found = sorted(member.orig_filename for member in members)
-    if found != sorted(LIMITS):
-        what = "twice" if len(set(found)) < len(found) else "not all"
-        raise _refused(path, f"it has {what} of its members: {', '.join(found) or 'none'}")
+        if way != zipfile.ZIP_STORED and name not in LIMITS:
+            raise _refused(path, f"its member {name} is not stored")
+    found = Counter(member.orig_filename for member in members)
+    if found.total() > len(found) or not found.keys() >= LIMITS.keys():
+        what = "twice" if found.total() > len(found) else "not all"
+        raise _refused(path, f"it has {what} of its members: {_some(found.elements())}")
+    if len(found) > len(LIMITS) + manifest.NODES:
+        raise _refused(path, f"it has state of more than {manifest.NODES} snapshots")
+    return found.keys() - LIMITS.keys()
 
 
-def _manifest(path: Path, packed: zipfile.ZipFile) -> dict[str, Any]:
-    """What the manifest says of the session."""
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return ", ".join(found[:5]) + (", …" if len(found) > 5 else "") or "none"
+
+
+def _manifest_of(path: Path, packed: zipfile.ZipFile, nodes: int) -> Manifest:
+    """The manifest of a bundle with so many nodes."""
     try:
-        manifest = json.loads(_member(path, packed, MANIFEST, LIMITS[MANIFEST]))
-    except (ValueError, RecursionError) as error:
-        raise _refused(path, f"{MANIFEST} is no JSON") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise _refused(path, f"{MANIFEST} does not say {FORMAT}")
-    if manifest.get("version") != VERSION:
-        version = manifest.get("version")
+        limit = LIMITS[MANIFEST] + nodes * manifest.SAID_OF_NODE
+        return Manifest.read(_member(packed, MANIFEST, limit))
+    except Damaged as error:
+        raise _refused(path, f"{MANIFEST} {error.reason}") from error
+    except manifest.OtherVersion as error:
         raise SessionError(
-            f"{path} is a bundle of version {version!r}; this flarechat reads {VERSION}.",
+            f"{path} is a bundle of version {error.args[0]!r}; this flarechat reads"
+            f" {manifest.VERSION} and {manifest.WITH_STATE}.",
             "Import it with a newer flarechat.",
-        )
-    about = manifest.get("session")
-    kinds = {"name": str, "id": str, "bytes": int, "sha256": str}
-    if not isinstance(about, dict) or any(type(about.get(k)) is not t for k, t in kinds.items()):
-        raise _refused(path, f"{MANIFEST} does not say which session it is")
-    if not 0 <= about["bytes"] <= LIMITS[LOG]:
-        raise _refused(path, f"{MANIFEST} says that {LOG} has {about['bytes']} bytes")
-    return about
+        ) from error
 
 
-def _member(path: Path, packed: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A member's bytes, counted while they are unpacked."""
+def _member(packed: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """A member's bytes, counted while they are unpacked. Raises Damaged, the reason a predicate."""
     try:
         with packed.open(name) as file:
             data = file.read(limit + 1)
     except _BROKEN as error:
-        raise _refused(path, f"{name} cannot be unpacked ({_said(error)})") from error
+        raise Damaged(f"cannot be unpacked ({_said(error)})") from error
     if len(data) > limit:
-        raise _refused(path, f"{name} has more than {limit} bytes")
+        raise Damaged(f"has more than {limit} bytes")
     return data
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _said(error: Exception) -> str:

@@ -15,9 +15,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from flarechat import paths
 from flarechat.errors import SessionError, StorageError, reason_of
 from flarechat.protocol import Finished, Sampling, Speculation
-from flarechat.sessions import bundle, names, records, store
+from flarechat.sessions import bundle, names, records, state, store
 from flarechat.sessions.aside import folder_aside
 from flarechat.sessions.chatgpt import from_mapping
 from flarechat.sessions.foreign import Conversation, from_messages, is_message
@@ -25,6 +26,7 @@ from flarechat.sessions.jsonvalues import values
 from flarechat.sessions.log import FORMAT, LogWriter, is_id, parsed
 from flarechat.sessions.session import Session, new_header
 from flarechat.sessions.turns import Turn
+from flarechat.vault.folder import VaultFolder
 
 _READS = (
     "Import reads OpenAI messages, ShareGPT, ChatGPT's conversations.json, and what"
@@ -55,6 +57,7 @@ class _Batch:
     parts: list[tuple[Path, str]] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     empty: int = 0
+    has_state: bool = False
     left_out: dict[Path, str] = field(default_factory=dict)
 
     def new_id(self, wanted: str) -> str | None:
@@ -75,11 +78,14 @@ class _Batch:
         return part
 
 
-def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], list[str]]:
+def import_file(
+    file: Path, name: str | None = None, *, state_budget: int | None = None
+) -> tuple[list[Imported], list[str]]:
     """Take all conversations of a file: what was taken, and what to say of those that were not.
 
-    `name` is what the only one is to be called. Raises SessionError where the file is none that is
-    read, holds nothing, or has only what is here; nothing was taken then.
+    `name` is what the only one is to be called. The state of a bundle is taken in where there is a
+    `state_budget`, the bytes that the vault may have afterwards. Raises SessionError where the file
+    is none that is read, holds nothing, or has only what is here; nothing was taken then.
     """
     if name is not None and store.exists(name):
         raise SessionError(f"There is a session {name!r} already.", "Choose another name.")
@@ -92,7 +98,21 @@ def import_file(file: Path, name: str | None = None) -> tuple[list[Imported], li
                 f"{file} cannot be read: {reason_of(error)}.", "Give the path of a file."
             ) from error
         _require_some(batch)
-        return _placed(batch), _not_taken(batch)
+        taken = _placed(batch)
+    said = _not_taken(batch)
+    return taken, said + _state_taken(file, state_budget) if batch.has_state else said
+
+
+def _state_taken(file: Path, budget: int | None) -> list[str]:
+    """Take a bundle's state, if there is a budget for it; what to say of it. Its session is here
+    already, so nothing that is wrong with it is an error."""
+    try:
+        with bundle.opened(file) as packed:
+            if budget is None:
+                return [state.not_taken(packed)]
+            return state.take(packed, VaultFolder(paths.snapshots_dir()), budget)
+    except (SessionError, StorageError) as error:
+        return [f"{file}: its state was not taken in: {error.message}"]
 
 
 def _require_some(batch: _Batch) -> None:
@@ -151,6 +171,7 @@ def _read(batch: _Batch) -> None:
     if start.startswith(b"PK"):
         with bundle.opened(batch.file) as packed:
             _take_log(batch, packed.log(), packed.name)
+            batch.has_state = bool(packed.state)
     elif _is_log(start):
         _take_log(batch, batch.file.read_bytes(), batch.file.name.removesuffix(names.SUFFIX))
     else:

@@ -17,17 +17,23 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static
 
+from flarechat import paths
 from flarechat.errors import FlarechatError, SessionError, StorageError, reason_of
 from flarechat.sessions import bundle, store
 from flarechat.sessions.export import FORMATS, exported, new_file
 from flarechat.sessions.importing import import_file
 from flarechat.sessions.session import Session
+from flarechat.sessions.state import write_bundle
 from flarechat.textsafe import strip_controls
+from flarechat.vault.folder import VaultFolder
 
 KINDS = {
     "markdown": ".md", "html": ".html", "openai": ".json", "sharegpt": ".sharegpt.json",
     "jsonl": ".jsonl", "bundle": bundle.SUFFIX,
 }  # fmt: skip
+# Of a bundle, what the model computed for the chat.
+_STATE_OUT = [("left out", "without"), ("in a bundle", "with")]
+_STATE_IN = [("left out", "without"), ("taken, from somebody I trust", "with")]
 assert set(KINDS) == {*FORMATS, "bundle"}, "every format has the ending of its file"
 
 
@@ -129,6 +135,7 @@ class ExportScreen(Form):
         return [
             ("Format", _select([(kind, kind) for kind in KINDS], "kind")),
             ("Branches", _select(branches, "branches")),
+            ("State", _select(_STATE_OUT, "state")),
             ("File", Input(self._file("markdown"), compact=True, id="file")),
         ]
 
@@ -142,36 +149,44 @@ class ExportScreen(Form):
             file.value = self._file(str(event.value))
 
     def work(self, values: dict[str, str]) -> str:
-        session, kind = Session(self._path), values["kind"]
+        session, kind, said = Session(self._path), values["kind"], list[str]()
         path = _path(values["file"])
         every = values["branches"] == "all"
         data = None if kind == "bundle" else exported(session, kind, all_branches=every)
         try:
             with new_file(path) as out:
-                if data is None:
-                    bundle.write(session, out)
-                else:
+                if data is not None:
                     out.write(data)
+                elif values["state"] == "with":
+                    said = write_bundle(session, out, VaultFolder(paths.snapshots_dir()))
+                else:
+                    bundle.write(session, out)
         except FileExistsError:
             raise SessionError(f"{path} is there already.", "Give another file.") from None
         except OSError as error:
             raise StorageError(
                 f"{path} cannot be written: {reason_of(error)}.", "Give another file."
             ) from error
-        return f"Wrote {path}."
+        return " ".join([f"Wrote {path}.", *said])
 
 
 class ImportScreen(Form):
-    """Chats of a file: OpenAI messages, ShareGPT, ChatGPT's, logs and bundles."""
+    """Chats of a file: OpenAI messages, ShareGPT, ChatGPT's, logs and bundles. The state of a
+    bundle may make the vault `vault_bytes` large."""
 
-    def __init__(self) -> None:
+    def __init__(self, vault_bytes: int) -> None:
         super().__init__("Take chats from a file")
+        self._vault_bytes = vault_bytes
 
     def fields(self) -> list[tuple[str, Input | Select[str]]]:
-        return [("File", Input(placeholder="conversations.json", compact=True, id="file"))]
+        return [
+            ("File", Input(placeholder="conversations.json", compact=True, id="file")),
+            ("State", _select(_STATE_IN, "state")),
+        ]
 
     def work(self, values: dict[str, str]) -> str:
-        taken, notices = import_file(_path(values["file"]))
+        budget = self._vault_bytes if values.get("state") == "with" else None
+        taken, notices = import_file(_path(values["file"]), state_budget=budget)
         names = ", ".join(one.name for one in taken[:3]) + (", …" if len(taken) > 3 else "")
         said = [*notices, *(notice for one in taken for notice in one.notices)]
         return " ".join([f"Took {len(taken)}: {names}.", *said])

@@ -49,9 +49,10 @@ class SessionsScreen(Picker):
         "r": "rename", "e": "export", "d": "delete", "n": "take",
     }  # fmt: skip
 
-    def __init__(self, opened: Sequence[str]) -> None:
-        """`opened` names the chats that have a tab."""
+    def __init__(self, opened: Sequence[str], vault_bytes: int) -> None:
+        """`opened` names the chats that have a tab; the vault may have `vault_bytes`."""
         super().__init__()
+        self._vault_bytes = vault_bytes
         self._opened = frozenset(opened)
         self._paths: dict[str, Path] = {}
         self._hits: dict[str, Hit] = {}
@@ -152,7 +153,7 @@ class SessionsScreen(Picker):
             self._open(ExportScreen(name, self._path(name)))
 
     def action_take(self) -> None:
-        self._open(ImportScreen())
+        self._open(ImportScreen(self._vault_bytes))
 
     def _open(self, form: ModalScreen[str | None]) -> None:
         def done(said: str | None) -> None:

@@ -49,7 +49,7 @@ class Windows(Screen[None]):
         from flarechat.ui.screens.sessions import SessionsScreen
 
         names = [pane.bridge.conversation.name for pane in self.tabs.panes]
-        screen = SessionsScreen(names)
+        screen = SessionsScreen(names, self.tabs.current.bridge.settings.vault_bytes)
 
         async def opened(name: str | None) -> None:
             if name and await self.resume(name) and screen.found_turn:
