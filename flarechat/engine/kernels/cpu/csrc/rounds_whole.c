@@ -9,6 +9,9 @@
 /* Probabilities fall into buckets by their upper bits, which grow with them; 1 is in the last. */
 enum { BUCKETS = 0x3F80 + 1, SCRATCH_BUCKETS = FC_SCRATCH_ROUNDS + 3 };
 
+/* Rows that have room at once: a round's, at most. Each takes a fifth of a megabyte and more. */
+enum { TOGETHER = 64 };
+
 typedef struct {
     double masses[BUCKETS];
     int32_t counts[BUCKETS];
@@ -23,6 +26,7 @@ typedef struct {
     char *room; /* of each row buckets and a number a column */
     size_t row_bytes;
     float *probs;
+    int32_t first; /* of the rows that have room */
 } whole_job;
 
 static inline uint32_t bits_of(float prob) {
@@ -111,13 +115,13 @@ static void filter(const fc_slots *slots, int64_t slot, float *values, int64_t c
     divide(values, columns, (float)sum_of(values, columns));
 }
 
-static void whole_chunk(void *what, int32_t at) {
+static void whole_chunk(void *what, int32_t chunk) {
     const whole_job *job = what;
     const fc_rows *rows = job->rows;
-    int32_t lane = at / rows->width, row = at % rows->width;
+    int32_t at = job->first + chunk, lane = at / rows->width, row = at % rows->width;
     int64_t slot = job->index[lane], columns = rows->columns;
     float *probs = job->probs + at * columns;
-    char *room = job->room + (size_t)at * job->row_bytes;
+    char *room = job->room + (size_t)chunk * job->row_bytes;
     memcpy(probs, rows->logits + at * columns, (size_t)columns * sizeof(float));
     fc_overlay over =
         fc_overlay_of(job->slots, slot, lane, rows, row, job->drafts, job->overlays, at);
@@ -129,12 +133,14 @@ static void whole_chunk(void *what, int32_t at) {
 void fc_whole_law(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_rows *rows,
                   const fc_drafts *drafts, float *probs) {
     int32_t count = lanes * rows->width;
-    whole_job job = {slots, index, rows, drafts, NULL, NULL, 0, probs};
+    whole_job job = {slots, index, rows, drafts, NULL, NULL, 0, probs, 0};
     if (rows->penalties) {
         fc_find_said(slots, index, lanes, rows);
         job.overlays = fc_overlay_room(lanes, drafts->depth, count);
     }
     job.row_bytes = (sizeof(buckets) + (size_t)rows->columns * sizeof(uint64_t) + 63) / 64 * 64;
-    job.room = fc_scratch(SCRATCH_BUCKETS, (size_t)count * job.row_bytes);
-    fc_parallel(whole_chunk, &job, count);
+    int32_t most = count < TOGETHER ? count : TOGETHER;
+    job.room = fc_scratch(SCRATCH_BUCKETS, (size_t)most * job.row_bytes);
+    for (; job.first < count; job.first += most)
+        fc_parallel(whole_chunk, &job, count - job.first < most ? count - job.first : most);
 }
