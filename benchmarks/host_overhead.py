@@ -107,9 +107,10 @@ class Prepared:
 
 
 class Clock:
-    """Time spent in wrapped calls, by name; what a part calls is taken off it."""
+    """Seconds by `now` spent in wrapped calls, by name; what a part calls is taken off it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
+        self.now = now
         self.spent: dict[str, float] = {}
         self._inner: list[float] = []
 
@@ -124,12 +125,12 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        began = time.thread_time()
+        began = self.now()
         self._inner.append(0.0)
         try:
             yield
         finally:
-            whole = time.thread_time() - began
+            whole = self.now() - began
             self.spent[name] = self.spent.get(name, 0.0) + whole - self._inner.pop()
             if self._inner:
                 self._inner[-1] += whole
