@@ -1,4 +1,8 @@
 """The vault: snapshots on disk, one folder for each identity and one file for each node.
 
-Knows what a file says and in which order files go, and no tensor library.
+identity  whose state it is, and the digests     nodefile  what a file says, and whether it is sound
+forest    which nodes hang on which              folder    what is there, comes, and leaves first
+tensors   what the tensors of a node are called, and how they are cut
+
+Knows no tensor library.
 """

@@ -312,6 +312,17 @@ def test_a_write_under_way_is_no_finding(vault: VaultFolder) -> None:
         assert [] == vault.verify()
 
 
+def test_a_file_that_vanishes_while_all_are_read_is_no_finding(
+    vault: VaultFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, two = write(vault, ONE, TWO)
+    listed = vault.entries()
+    two.unlink()
+    monkeypatch.setattr(VaultFolder, "entries", lambda self: listed)
+
+    assert [] == vault.verify()
+
+
 def test_a_copy_in_an_alien_folder_is_judged_by_itself(vault: VaultFolder) -> None:
     one, two = write(vault, ONE, TWO)
     copy = vault.root / ("e" * 64) / one.name
