@@ -1,5 +1,6 @@
-"""Ten thousand mutations of session files and as many of bundles, hundreds of foreign files: a
-sentence or a conversation, never a traceback, and nothing outside the folder of sessions.
+"""Ten thousand mutations of session files, as many of bundles and of bundles with state, hundreds
+of foreign files: a sentence or a conversation, never a traceback, and nothing outside the folders
+of sessions and of snapshots.
 """
 
 from __future__ import annotations
@@ -7,16 +8,21 @@ from __future__ import annotations
 import io
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from flarechat import paths
 from flarechat.errors import FlarechatError
-from flarechat.sessions import bundle, listing, store
+from flarechat.sessions import bundle, listing, state, store
 from flarechat.sessions.export import FORMATS, exported
 from flarechat.sessions.importing import import_file
+from flarechat.sessions.manifest import StateEntry
 from flarechat.sessions.session import Session
+from flarechat.vault.folder import VaultFolder
+from flarechat.vault.nodefile import Damaged, parsed, sealed
+from tests.sessions.nodes import MODEL, kept, put, said
 from tests.sessions.saving import append, saved
 
 COUNT = 10_000
@@ -66,7 +72,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def put(file: Path, data: bytes) -> None:
+def put_into(file: Path, data: bytes) -> None:
     """Change a file's content in place, which is quicker than to empty it first."""
     with file.open("r+b") as out:
         out.write(data)
@@ -86,12 +92,12 @@ def one_of_all() -> Path:
 
 
 def around(folder: Path) -> dict[str, int]:
-    """All files below a folder and their sizes, but for the sessions and the list that is kept."""
-    sessions = paths.sessions_dir()
+    """All files below a folder and their sizes, but for sessions, snapshots and the list kept."""
+    own = {paths.sessions_dir(), paths.snapshots_dir()}
     return {
         str(path): path.stat().st_size
         for path in folder.rglob("*")
-        if path.is_file() and sessions not in path.parents and path.name != listing.FILE
+        if path.is_file() and own.isdisjoint(path.parents) and path.name != listing.FILE
     }
 
 
@@ -101,7 +107,7 @@ def test_mutated_sessions_are_read_or_refused(tmp_path: Path) -> None:
     read = 0
     before = around(tmp_path)
     for number in range(COUNT):
-        put(path, mutated(data, chance))
+        put_into(path, mutated(data, chance))
         try:
             session = Session(path)
         except FlarechatError as error:
@@ -132,32 +138,120 @@ def test_a_mutated_bundle_has_the_very_session_or_is_refused(tmp_path: Path) -> 
     file.write_bytes(data)
     before, read = around(tmp_path), 0
     for _ in range(COUNT):
-        put(file, mutated(data, chance))
+        put_into(file, mutated(data, chance))
         try:
             with bundle.opened(file) as found:
                 assert log == found.log()
                 read += 1
         except FlarechatError as error:
             assert str(file) in error.message
-    put(file, data)
+    put_into(file, data)
 
     assert before == around(tmp_path)
     assert 0 < read < COUNT // 2
 
 
-SOURCES = ["bundle", "openai.json", "openai.jsonl", "sharegpt.json", "chatgpt.json"]
+TRUNK = kept(None, 0, [10, 11, 12])
+NODES = (TRUNK, kept(TRUNK, 3, [13, 14]), kept(TRUNK, 1, [15]))
+
+
+def packed_with_state(path: Path) -> bytes:
+    """The bundle of a session with its state, neither of which is here any more."""
+    out, vault = io.BytesIO(), put(*NODES)
+    assert [] == state.write_bundle(Session(path), out, vault)
+    store.remove(path)
+    vault.clear()
+    return out.getvalue()
+
+
+class Loose:
+    """What a bundle gives of its state when its manifest says the right thing of every node, one of
+    which is mutated; `seal` puts its own checksum right too."""
+
+    path = Path("loose.flarechat")
+
+    def __init__(self, chance: random.Random, *, seal: bool) -> None:
+        self.data = {node.digest: node.data for node in NODES}
+        spoilt = chance.choice(NODES).digest
+        self.data[spoilt] = mutated(self.data[spoilt], chance)
+        with suppress(Damaged):
+            self.data[spoilt] = sealed(self.data[spoilt]) if seal else self.data[spoilt]
+        self.state = [StateEntry.of(n.digest, MODEL.digest, self.data[n.digest]) for n in NODES]
+
+    def node(self, entry: StateEntry) -> bytes:
+        return self.data[entry.digest]
+
+
+class InMemory(VaultFolder):
+    """A vault whose files are in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.files: dict[str, bytes] = {}
+
+    def write(self, identity: str, digest: str, data: bytes) -> Path:
+        self.files[digest] = data
+        return self.place(identity, digest)
+
+    def trim(self, budget: int) -> int:
+        return 0
+
+
+def test_a_mutated_bundle_with_state_has_the_very_session_and_sound_state(tmp_path: Path) -> None:
+    path = said("trip", (NODES[1], 5), (NODES[2], 2))
+    log, whole = path.read_bytes(), {node.digest: node.data for node in NODES}
+    data, chance, file = packed_with_state(path), random.Random(4), tmp_path / "mutated"
+    file.write_bytes(data)
+    before, read, lacking = around(tmp_path), 0, 0
+    for _ in range(COUNT // 2):
+        put_into(file, mutated(data, chance))
+        vault = InMemory()
+        try:
+            with bundle.opened(file) as found:
+                assert log == found.log()
+                told = state.take(found, vault, 1 << 20)
+        except FlarechatError as error:
+            assert str(file) in error.message
+            continue
+        read, lacking = read + 1, lacking + len(told)
+        assert vault.files.items() <= whole.items()
+        assert len(told) == (whole != vault.files)
+    put_into(file, data)
+
+    assert before == around(tmp_path)
+    assert COUNT // 20 < lacking <= read < COUNT // 4
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_of_mutated_nodes_none_is_taken_that_is_not_sound(seal: bool) -> None:
+    chance, forged = random.Random(5), 0
+    for _ in range(COUNT // 4):
+        vault, loose = InMemory(), Loose(chance, seal=seal)
+        state.take(loose, vault, 1 << 20)
+        for digest, taken in vault.files.items():
+            header = parsed(taken, digest, MODEL.digest)
+            assert header.first or header.parent in vault.files
+            forged += taken not in {node.data for node in NODES}
+
+    assert (0 < forged < COUNT // 100) if seal else forged == 0
+
+
+SOURCES = ["bundle", "state", "openai.json", "openai.jsonl", "sharegpt.json", "chatgpt.json"]
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_mutated_files_are_imported_whole_or_refused(name: str, tmp_path: Path) -> None:
-    data = packed(one_of_all()) if name == "bundle" else (FOREIGN / name).read_bytes()
+    if name == "state":
+        data = packed_with_state(said("trip", (NODES[1], 5), (NODES[2], 2)))
+    else:
+        data = packed(one_of_all()) if name == "bundle" else (FOREIGN / name).read_bytes()
     file, chance = tmp_path / "mutated", random.Random(2)
     file.write_bytes(data)
-    before, refused = around(tmp_path), 0
-    for _ in range(500):
-        put(file, mutated(data, chance))
+    before, refused, vault = around(tmp_path), 0, VaultFolder(paths.snapshots_dir())
+    for _ in range(200 if name == "state" else 500):
+        put_into(file, mutated(data, chance))
         try:
-            taken, _ = import_file(file)
+            taken, _ = import_file(file, state_budget=1 << 20)
         except FlarechatError as error:
             assert str(file) in error.message
             refused += 1
@@ -166,8 +260,9 @@ def test_mutated_files_are_imported_whole_or_refused(name: str, tmp_path: Path) 
             path = store.find(one.name)
             assert one.turns == len(Session(path).tree.turns)
             path.unlink()
+        assert vault.clear() == 0 or name == "state"
         assert [] == os.listdir(paths.sessions_dir())
-    put(file, data)
+    put_into(file, data)
 
     assert before == around(tmp_path)
     assert 100 < refused
