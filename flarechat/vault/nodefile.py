@@ -254,7 +254,9 @@ def _tensors(table: dict[str, Any]) -> tuple[dict[str, tuple[str, tuple[int, ...
 
 
 def _whole_numbers(value: Any, below: int) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < below for n in value)
+    if not isinstance(value, list) or set(map(type, value)) - {int}:
+        return False
+    return not value or 0 <= min(value) <= max(value) < below
 
 
 def _tokens(text: str) -> tuple[int, ...]:
