@@ -46,7 +46,7 @@ class NodeWriter:
         self.on_disk, self.trimmed = set[str](), set[str]()
         self.owner = identity.digest
         self.home = folder.root / self.owner
-        self._tell, self._refused = tell, False
+        self._tell, self._refused, self._grown = tell, False, False
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._queued = set[str]()
         self._thread: threading.Thread | None = None
@@ -93,15 +93,13 @@ class NodeWriter:
                 self._fail(f"Prefixes cannot be kept on disk for now: {error or type(error)}.")
             finally:
                 self._queued.discard(node.digest)
+        self._trim()
 
     def _next(self) -> _Job | None:
         """The next in the queue, or None when it is time to leave."""
         with suppress(Empty):
             return self._queue.get_nowait() if time.monotonic() < self._deadline else None
-        try:
-            self.trim()
-        except Exception:
-            traceback.print_exc()
+        self._trim()
         return self._queue.get()
 
     def _fail(self, told: str) -> None:
@@ -112,10 +110,12 @@ class NodeWriter:
 
     def _keep(self, node: Node, made: torch.cuda.Event | None) -> None:
         path = node.path()
-        for each in path:
-            if each.digest not in self.on_disk and not self._write(each, made):
-                return
+        missing = [each for each in path if each.digest not in self.on_disk]
+        if not all(self._write(each, made) for each in missing):
+            return
         self.folder.touch(self.place(each) for each in reversed(path))
+        if missing:
+            self._refused = False
 
     def _write(self, node: Node, made: torch.cuda.Event | None) -> bool:
         """Write one node, if it may and can be."""
@@ -126,9 +126,9 @@ class NodeWriter:
             if data is None:
                 return False
             self.folder.write(self.owner, node.digest, data)
+            self._grown = True
         self.on_disk.add(node.digest)
         self.trimmed.discard(node.digest)
-        self._refused = False
         return True
 
     def _data(self, node: Node, made: torch.cuda.Event | None) -> bytes | None:
@@ -146,11 +146,16 @@ class NodeWriter:
         )  # fmt: skip
         return nodefile.sealed(save(dict(tensors), fields))
 
-    def trim(self) -> None:
-        """Keep to the budget."""
-        before = set(self.on_disk)
-        if self.folder.trim(self.budget):
-            self.trimmed |= self.look(before)
+    def _trim(self) -> None:
+        """Keep to the budget, if anything was written since."""
+        if not self._grown:
+            return
+        self._grown, before = False, set(self.on_disk)
+        try:
+            if self.folder.trim(self.budget):
+                self.trimmed |= self.look(before)
+        except Exception:
+            traceback.print_exc()
 
     def look(self, before: set[str]) -> set[str]:
         """Learn which nodes are on disk now; returns those that were there `before` and went."""

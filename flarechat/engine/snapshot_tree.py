@@ -28,6 +28,9 @@ class Store(Protocol):
     def holds(self, node: Node) -> bool:
         """Whether all of the node was written."""
 
+    def expect(self, nodes: Sequence[Node]) -> None:
+        """These will be loaded next, in this order."""
+
     def load(self, node: Node) -> Mapping[str, Tensor] | None:
         """The node's tensors, or None where they are lost or not to be trusted."""
 
@@ -156,11 +159,15 @@ class SnapshotTree:
         """Have the tensors of a node and of all that it hangs on in memory, whether they fit the
         budget or not. What is lost on disk leaves the tree, with all that hangs on it."""
         path = node.path()
-        for lost in [n for n in path if n.tensors is None]:
+        missing = [n for n in path if n.tensors is None]
+        if self.store is not None:
+            self.store.expect(missing)
+        for lost in missing:
             self.make_room(lost.nbytes, path)
             tensors = None if self.store is None else self.store.load(lost)
             if tensors is None:
                 self.drop(lost)
+                self.shrink()
                 return False
             lost.tensors = tensors
             self.nbytes += lost.nbytes

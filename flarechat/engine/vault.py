@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.node_writer import NodeWriter
+from flarechat.engine.reading import Reader
 from flarechat.engine.snapshot_tree import SnapshotTree
 from flarechat.engine.snapshots import BESIDE, PASSED, Node
 from flarechat.errors import StorageError
 from flarechat.vault.folder import VaultFolder
 from flarechat.vault.identity import Identity
-from flarechat.vault.nodefile import Damaged, Header, Unreadable, read_header, read_whole
+from flarechat.vault.nodefile import Damaged, Header, Unreadable, read_header
 
 # Seconds that a first prompt waits for the list of what is there: no more than computing takes.
 _PATIENCE = 3.0
@@ -44,6 +45,7 @@ class Vault:
             self.folder, identity, model=model, budget=budget,
             tell=lambda told: self._tell("written", told),
         )  # fmt: skip
+        self._files = Reader()
         self._told: dict[str, str] = {}
         self._headers: dict[str, Header] = {}
         self._useless = set[str]()
@@ -123,6 +125,8 @@ class Vault:
 
     def _hung(self, tree: SnapshotTree) -> Iterator[Node]:
         """Nodes for the headers whose parents are in the tree, or come before them."""
+        if not self._headers:
+            return
         below: dict[str, list[str]] = {}
         for digest, header in self._headers.items():
             below.setdefault(header.parent, []).append(digest)
@@ -141,11 +145,15 @@ class Vault:
 
     # Reading.
 
+    def expect(self, nodes: Sequence[Node]) -> None:
+        """Read them ahead."""
+        self._files.expect(self.writer.place(node) for node in nodes)
+
     def load(self, node: Node) -> dict[str, Tensor] | None:
         """Its tensors on the device. A damaged file is deleted."""
         path = self.writer.place(node)
         try:
-            header, data = read_whole(path)
+            header, data = self._files.read(path)
             tensors = self._tensors(node, header, data)
             return {name: tensor.to(self.device) for name, tensor in tensors.items()}
         except Unreadable as missing:

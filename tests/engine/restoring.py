@@ -18,6 +18,7 @@ from torch import Tensor
 
 from flarechat.engine.snapshots import Node
 from flarechat.engine.state.indexer import RING
+from flarechat.engine.vault import Vault
 from flarechat.protocol import Finished, Message, Request, Round, Sampling, Speculation, Started
 from tests.engine.conftest import Desk
 from tests.engine.learned import LearnedDesk, write_head
@@ -138,6 +139,27 @@ def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Non
     assert not wrong, f"not the same: {wrong}"
 
 
+def emptied(desk: Desk) -> Desk:
+    """The same engine as at its start: no snapshot, no store, nothing in its slots."""
+    tree = desk.engine.bookings.keeper.tree
+    tree.store = None
+    for node in [node for node in tree.nodes.values() if node.parent is tree.root]:
+        tree.drop(node)
+    lose(desk)
+    return desk
+
+
+def with_vault(desk: Desk, root: Path, *, budget: int = 64 << 20) -> Vault:
+    """Give an engine the vault below a folder, as its boot does."""
+    keeper, pool = desk.engine.bookings.keeper, desk.engine.pool
+    vault = Vault(
+        root, keeper.tree.identity, model="tiny", budget=budget, context=pool.context,
+        device=pool.device, fits=keeper.fits,
+    )  # fmt: skip
+    keeper.tree.store = vault
+    return vault
+
+
 class Disk:
     """A store that keeps copies of nodes in a dictionary."""
 
@@ -157,6 +179,9 @@ class Disk:
     def holds(self, node: Node) -> bool:
         return node.digest in self.nodes
 
+    def expect(self, nodes: Sequence[Node]) -> None:
+        """Nothing is read ahead."""
+
     def load(self, node: Node) -> Mapping[str, Tensor] | None:
         self.loaded += 1
         found = self.nodes.get(node.digest)
@@ -173,19 +198,3 @@ class Disk:
 
     def close(self, seconds: float) -> bool:
         return True
-
-    def give(self, desk: Desk) -> Desk:
-        """Let an engine know of all that was kept, and keep what it makes."""
-        tree = desk.engine.bookings.keeper.tree
-        tree.store = self
-        again = {tree.root.digest: tree.root}
-        for kept, _ in self.nodes.values():
-            assert kept.parent is not None
-            node = Node(
-                digest=kept.digest, parent=again[kept.parent.digest], offset=kept.offset,
-                tokens=kept.tokens, nbytes=kept.nbytes, whole=kept.whole, recalled=kept.recalled,
-                drafted=kept.drafted,
-            )  # fmt: skip
-            again[kept.digest] = node
-            tree.join([node])
-        return desk

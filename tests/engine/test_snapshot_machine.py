@@ -1,9 +1,13 @@
-"""Any order of questions, stops, edits, branches, repeats, losses and tight budgets says what an
-engine says that computes every prompt anew, drafts as it drafts, and leaves what it leaves."""
+"""Any order of questions, stops, edits, branches, repeats, losses, tight budgets, crashes and files
+that go says what an engine says that computes every prompt anew, drafts as it drafts, and leaves
+what it leaves. Nothing private is ever on disk."""
 
 from __future__ import annotations
 
+import random as chance
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -13,7 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from flarechat.engine import engine as engine_module
 from flarechat.engine.player import RECALLED
+from flarechat.engine.vault import Vault
 from flarechat.protocol import Speculation
+from flarechat.vault.folder import VaultFolder
+from flarechat.vault.nodefile import SUFFIX, Header, read_header
 from tests.engine.conftest import Desk
 from tests.engine.restoring import (
     MTP,
@@ -26,6 +33,7 @@ from tests.engine.restoring import (
     qwen,
     state_of,
     text_of,
+    with_vault,
 )
 from tests.engine.test_snapshot_tree import assert_sound
 
@@ -35,21 +43,49 @@ hows = st.sampled_from([MTP, MTP, OFF])
 
 
 class Chats(RuleBasedStateMachine):
-    """`texts` are what was said so far, prompts and answers, each a list of tokens."""
+    """`texts` are what was said so far, prompts and answers, each a list of tokens; `told` those
+    that were no secret."""
 
     make: Callable[..., Desk] = staticmethod(llama)
 
     def __init__(self) -> None:
         super().__init__()
         self.chunk, engine_module.PREFILL_CHUNK = engine_module.PREFILL_CHUNK, CHUNK
-        self.made = self.make(lanes=2, context=CONTEXT)
+        self.folder = TemporaryDirectory(prefix="flarechat-vault-")
+        self.vaults: list[Vault] = []
         self.plain = self.make(prefix_cache=0, context=CONTEXT)
-        self.tree = self.made.engine.bookings.keeper.tree
+        self.start()
         self.texts: list[list[int]] = [[5, 6, 7]]
+        self.told: list[tuple[int, ...]] = []
         self.asked = 0
+
+    def start(self) -> None:
+        """Another engine begins on what lies on disk."""
+        self.made = self.make(lanes=2, context=CONTEXT)
+        self.tree = self.made.engine.bookings.keeper.tree
+        self.vaults.append(with_vault(self.made, Path(self.folder.name)))
+        self.made.engine.begin()
 
     def teardown(self) -> None:
         engine_module.PREFILL_CHUNK = self.chunk
+        assert all(vault.close(20.0) for vault in self.vaults)
+        headers = {header.digest: header for header in self.headers()}
+        for header in headers.values():
+            said = self.said(header, headers)
+            assert any(said == text[: len(said)] for text in self.told)
+        self.folder.cleanup()
+
+    def headers(self) -> list[Header]:
+        return [read_header(path) for path in Path(self.folder.name).rglob(f"*{SUFFIX}")]
+
+    def said(self, header: Header, headers: dict[str, Header]) -> tuple[int, ...]:
+        """All tokens of a node's file, as far as what it hangs on is there."""
+        above = headers.get(header.parent)
+        if above is None:
+            return () if not header.first else header.tokens
+        before = self.said(above, headers)
+        kept = len(before) - len(above.tokens) + header.offset
+        return (*before[:kept], *header.tokens) if before else ()
 
     @initialize(plain=st.booleans())
     def begin(self, plain: bool) -> None:
@@ -60,11 +96,13 @@ class Chats(RuleBasedStateMachine):
 
     @rule(
         at=st.integers(0, 99), cut=st.floats(0, 1), new=st.integers(0, 40),
-        count=st.integers(1, 20), how=hows,
+        count=st.integers(1, 20), how=hows, private=st.booleans(),
     )  # fmt: skip
-    def go_on(self, at: int, cut: float, new: int, count: int, how: Speculation) -> None:
+    def go_on(
+        self, at: int, cut: float, new: int, count: int, how: Speculation, private: bool
+    ) -> None:
         """A new turn, a branch or an edit: some beginning of what was said, and more."""
-        self.check([self.prompt(at, cut, new)], count, how)
+        self.check([self.prompt(at, cut, new)], count, how, private=private)
 
     @rule(at=st.integers(0, 99), count=st.integers(1, 20), steps=st.integers(1, 8), how=hows)
     def stop(self, at: int, count: int, steps: int, how: Speculation) -> None:
@@ -77,8 +115,10 @@ class Chats(RuleBasedStateMachine):
         self.made.engine.cancel(request.id)
         self.made.run()
         said = [t for r in self.made.rounds(request.id) for t in r.tokens]
+        prompt = [*map(int, request.messages[0].content.split())]
+        self.told.append((*prompt, *said))
         if said:
-            self.texts.append([*map(int, request.messages[0].content.split()), *said])
+            self.texts.append([*prompt, *said])
 
     @rule(at=st.integers(0, 99), count=st.integers(1, 20), how=hows)
     def again(self, at: int, count: int, how: Speculation) -> None:
@@ -97,6 +137,23 @@ class Chats(RuleBasedStateMachine):
         self.tree.resize(int(self.tree.nbytes * size))
         self.tree.resize(self.tree.nbytes + 60_000)
 
+    @rule()
+    def crash(self) -> None:
+        """The engine ends without a word; another begins."""
+        plain_start = self.made.engine.player.plain_start
+        self.start()
+        self.made.engine.player.plain_start = plain_start
+
+    @rule(count=st.integers(1, 4), seed=st.integers(0, 99))
+    def trim(self, count: int, seed: int) -> None:
+        """Somebody deletes files that nothing hangs on."""
+        headers = self.headers()
+        stems = {header.parent for header in headers}
+        leaves = sorted(header.digest for header in headers if header.digest not in stems)
+        folder, owner = VaultFolder(Path(self.folder.name)), self.tree.root.digest
+        gone = chance.Random(seed).sample(leaves, min(count, len(leaves)))
+        folder.drop(folder.place(owner, digest) for digest in gone)
+
     @invariant()
     def sound(self) -> None:
         assert_sound(self.tree)
@@ -107,9 +164,12 @@ class Chats(RuleBasedStateMachine):
         kept = own[: max(1, int(len(own) * cut))] + text_of(new, self.asked)
         return kept[: CONTEXT - 80]
 
-    def check(self, prompts: list[list[int]], count: int, how: Speculation) -> None:
+    def check(
+        self, prompts: list[list[int]], count: int, how: Speculation, *, private: bool = False
+    ) -> None:
         """Prompts answered together, each as an engine answers it that has nothing."""
-        requests = [asking(self.made, p, max_tokens=count, speculation=how) for p in prompts]
+        fields = {"max_tokens": count, "speculation": how, "private": private}
+        requests = [asking(self.made, prompt, **fields) for prompt in prompts]
         for request in requests:
             self.made.engine.submit(request)
         self.made.run()
@@ -118,6 +178,8 @@ class Chats(RuleBasedStateMachine):
             expected = ask(self.plain, prompt, max_tokens=count, speculation=how)
             self.compare(heard(self.made, request), expected)
             self.texts.append([*prompt, *expected.tokens])
+            if not private:
+                self.told.append((*prompt, *expected.tokens))
 
     def compare(self, said: Said, expected: Said) -> None:
         assert expected.tokens == said.tokens

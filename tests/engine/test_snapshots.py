@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -17,16 +18,17 @@ from tests.engine.captures import captured
 from tests.engine.conftest import Desk
 from tests.engine.restoring import (
     BOTH,
-    Disk,
     Make,
     Said,
     ask,
     assert_same,
+    emptied,
     llama,
     lose,
     qwen,
     state_of,
     text_of,
+    with_vault,
 )
 from tests.engine.test_flights import late
 
@@ -128,25 +130,42 @@ def test_what_a_recurrence_lost_comes_back_to_the_bit(scene: str, length: int) -
     assert_restored(made, kept, said, expected)
 
 
-@pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("family", ["llama", "qwen38"])
-def test_a_cold_start_goes_on_from_what_lies_on_disk(scene: str, family: str) -> None:
-    disk, prompt = Disk(), text_of(65)
-    before, kept = pair(family, plain=family != "llama" or scene == "regenerate")
-    disk.give(before)
-    first = ask(before, prompt, max_tokens=64 if scene == "turn" or family == "llama" else 8)
-    before.engine.bookings.keeper.tree.store = None
-    made, kept = pair(family, plain=family != "llama" or scene == "regenerate")
-    disk.give(made)
-    following = SCENES[scene](prompt, first.tokens)
-    said = ask(made, following)
-    ask(kept, prompt, max_tokens=64 if scene == "turn" or family == "llama" else 1)
-    expected = ask(kept, following)
+@cache
+def _first(family: str) -> Desk:
+    return MAKERS[family](prefix_cache=64)
 
-    if scene != "edit" or family == "llama":
+
+COLD = [("llama", n) for n in (4, 5, 63, 64, 65)] + [("qwen38", n) for n in (64, 65, 66, 67)]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize(("family", "length"), COLD)
+def test_a_cold_start_goes_on_from_what_lies_on_disk(
+    family: str, length: int, scene: str, tmp_path: Path
+) -> None:
+    prompt, rows = text_of(length), family == "llama"
+    count = 16 if rows or scene == "turn" else 8
+    before = emptied(_first(family))
+    before.engine.player.plain_start = not rows or scene == "regenerate"
+    with_vault(before, tmp_path)
+    first = ask(before, prompt, max_tokens=count)
+    assert before.engine.close(10.0)
+
+    made, kept = pair(family, plain=not rows or scene == "regenerate")
+    emptied(made)
+    with_vault(made, tmp_path)
+    following = SCENES[scene](prompt, first.tokens)
+    said = ask(made, following, max_tokens=32)
+    made.engine.close(10.0)
+    # The reference stops where the state can be had from: behind a turn, or behind a prompt.
+    ask(kept, prompt, max_tokens=count if rows or scene == "turn" else 1)
+    expected = ask(kept, following, max_tokens=32)
+
+    if rows or scene != "edit":
         assert "disk" == said.started.restored_from
-        assert said.started.restored_tokens > 30
-    made.engine.bookings.keeper.tree.store = None
+        behind = {"turn": count - 1, "regenerate": -1}.get(scene, 0)
+        assert said.started.restored_tokens >= (length // 2 if scene == "edit" else length + behind)
+    assert () == said.started.notices
     assert_restored(made, kept, said, expected)
 
 
