@@ -21,6 +21,7 @@ __all__ = [
     "SessionInfo",
     "create",
     "exists",
+    "files",
     "find",
     "ids",
     "latest",
@@ -34,18 +35,18 @@ __all__ = [
 
 def find(name: str) -> Path:
     """The file of a session by name, id, or a prefix of one of them that fits no other."""
-    files = {path.name.removesuffix(names.SUFFIX): path for path in _files()}
-    if name in files:
-        return files[name]
-    ids = {key: _id(path) for key, path in files.items()}
-    exact = [key for key in files if ids[key] == name]
-    found = exact or [key for key in files if name and _starts(name, key, ids[key])]
+    there = {path.name.removesuffix(names.SUFFIX): path for path in files()}
+    if name in there:
+        return there[name]
+    ids = {key: _id(path) for key, path in there.items()}
+    exact = [key for key in there if ids[key] == name]
+    found = exact or [key for key in there if name and _starts(name, key, ids[key])]
     if len(found) == 1:
-        return files[found[0]]
+        return there[found[0]]
     if found:
         some = ", ".join(sorted(found)[:5]) + (", …" if len(found) > 5 else "")
         raise SessionError(f"{name!r} fits {len(found)} sessions.", f"Choose one: {some}.")
-    near = difflib.get_close_matches(name, files, n=1)
+    near = difflib.get_close_matches(name, there, n=1)
     raise SessionError(
         f"There is no session {name!r}.",
         f"Did you mean {near[0]}?" if near else "`flarechat sessions list` shows all of them.",
@@ -90,13 +91,18 @@ def create(name: str | None, first_message: str, header: dict[str, Any]) -> Sess
     raise AssertionError("numbers do not end")
 
 
-def remove(path: Path) -> None:
-    """Delete a session's file, unless someone is writing it. A damaged one that does not say whose
-    it is has no lock and goes as well.
+def remove(path: Path) -> int:
+    """Delete a session's file, unless someone is writing it, and the snapshots on disk that no
+    other session needs; how many these were. A damaged file that does not say whose it is has no
+    lock and goes as well.
     """
+    # sqlite3 and the vault are only loaded where something is looked up or taken out.
+    from flarechat.sessions import index, snapshots
+
     name, session = path.name.removesuffix(names.SUFFIX), read_id(path)
     lock = SessionLock(path.parent, session, name) if session else None
     try:
+        named = snapshots.named(path)
         path.unlink()
     except OSError as error:
         raise StorageError(
@@ -106,11 +112,9 @@ def remove(path: Path) -> None:
     finally:
         if lock:
             lock.release()
-    # sqlite3 is only loaded where something is looked up or taken out.
-    from flarechat.sessions import index
-
     index.follow()
     listing.follow()
+    return snapshots.drop_only(named, files())
 
 
 def rename(path: Path, name: str) -> Path:
@@ -160,7 +164,7 @@ def place(file: Path, name: str, *, numbered: bool = False) -> Path:
 
 def ids() -> dict[str, str]:
     """The name of every session that can be read, by its id."""
-    return {found: path.name[: -len(names.SUFFIX)] for path in _files() if (found := _id(path))}
+    return {found: path.name[: -len(names.SUFFIX)] for path in files() if (found := _id(path))}
 
 
 def _immovable(path: Path, error: OSError) -> StorageError:
@@ -178,7 +182,8 @@ def _path(name: str) -> Path:
     return paths.sessions_dir() / (name + names.SUFFIX)
 
 
-def _files() -> list[Path]:
+def files() -> list[Path]:
+    """Every session file, by name."""
     return sorted(paths.sessions_dir().glob("*" + names.SUFFIX))
 
 

@@ -1,0 +1,163 @@
+"""A session that is deleted takes along the snapshots that are its own, and no others."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flarechat import paths
+from flarechat.errors import StorageError
+from flarechat.sessions import store
+from flarechat.vault.folder import VaultFolder
+from tests.sessions.naming import answer_with, naming, put
+from tests.sessions.saving import saved
+from tests.vault.nodes import ALIEN, Made, made
+
+
+def there(*nodes: Made) -> list[bool]:
+    folder = VaultFolder(paths.snapshots_dir())
+    return [folder.place(node.identity.digest, node.digest).exists() for node in nodes]
+
+
+def test_what_only_this_session_names_goes_and_what_another_needs_stays() -> None:
+    system = made([1, 2])
+    trip, trips_end = (one := made([3], system)), made([4], one)
+    work = made([5], system)
+    put(system, trip, trips_end, work)
+    path = naming("trip", trips_end)
+    naming("work", work)
+
+    assert 2 == store.remove(path)
+
+    assert [True, False, False, True] == there(system, trip, trips_end, work)
+    assert [] == VaultFolder(paths.snapshots_dir()).verify()
+    assert 2 == store.remove(store.find("work"))
+    assert [] == VaultFolder(paths.snapshots_dir()).entries()
+
+
+def test_every_answer_of_every_branch_counts_and_so_does_a_copy() -> None:
+    left, right, deep = made([1]), made([2]), made([3, 4])
+    put(left, right, deep)
+    path = naming("trip", left, right, deep)
+    path.with_name("copy.jsonl").write_bytes(path.read_bytes())
+
+    assert 0 == store.remove(path)
+    assert [True, True, True] == there(left, right, deep)
+    assert 3 == store.remove(store.find("copy"))
+
+
+def test_what_hangs_on_a_session_that_is_gone_goes_too() -> None:
+    """A turn that nobody saved went on from it; nothing could be restored behind it."""
+    end = made([1, 2])
+    onward, other = made([3], end, offset=1), made([9])
+    put(end, onward, made([4], onward), other)
+
+    assert 3 == store.remove(naming("trip", end))
+    assert [True] == there(other)
+
+
+def test_the_same_tokens_on_another_device_go_too() -> None:
+    ours, theirs = made([1]), made([1], identity=ALIEN)
+    twins = made([2], ours), made([2], theirs, identity=ALIEN)
+    put(ours, theirs, *twins)
+    path = naming("trip", twins[0])
+    answer_with(path, twins[1])
+
+    assert 4 == store.remove(path)
+
+
+def test_a_damaged_snapshot_goes_too_and_its_session_may_be_damaged() -> None:
+    end = made([1, 2])
+    [file] = put(end)
+    file.write_bytes(b"junk")
+    path = naming("trip", end)
+    path.write_bytes(b"junk\n" + path.read_bytes())
+
+    assert 1 == store.remove(path)
+    assert not file.exists()
+
+
+def test_a_line_that_is_no_event_still_names_what_another_session_needs() -> None:
+    end = made([1, 2])
+    put(end)
+    path, other = naming("trip", end), saved("other", "Hi")
+    with other.open("a") as file:
+        file.write(f'{{"type":"of-tomorrow","snapshot": "{end.digest}"}}\n')
+
+    assert 0 == store.remove(path)
+    assert [True] == there(end)
+
+
+def test_a_text_that_looks_like_a_name_names_nothing() -> None:
+    end = made([1, 2])
+    put(end)
+    saved("other", f'"snapshot":"{end.digest}"')
+
+    assert 1 == store.remove(naming("trip", end))
+
+
+def test_a_session_without_snapshots_reads_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = saved("trip", "Hi"), saved("other", "Hi")
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda p: read.append(p) or whole(p))
+
+    assert 0 == store.remove(path)
+    assert other not in read
+
+
+def test_a_snapshot_that_cannot_be_deleted_is_told_and_the_session_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = made([1, 2])
+    put(end)
+    path = naming("trip", end)
+    whole = Path.unlink
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".safetensors":
+            raise PermissionError(13, "Permission denied")
+        whole(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+
+    with pytest.raises(StorageError, match="cannot be deleted: Permission denied"):
+        store.remove(path)
+    assert [] == os.listdir(paths.sessions_dir())
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4))
+@settings(max_examples=30, deadline=None)
+def test_what_goes_is_what_a_plain_reckoning_says(seed: int, count: int, sessions: int) -> None:
+    """Parents by number, names by session: no file is looked at."""
+    chance, nodes, parents = random.Random(seed), list[Made](), list[int | None]()
+    for number in range(count):
+        after = chance.randrange(number) if number and chance.random() < 0.8 else None
+        offset = None if after is None else chance.randint(0, len(nodes[after].tokens))
+        tokens = [number] * chance.randint(1, 3)
+        nodes.append(made(tokens, None if after is None else nodes[after], offset))
+        parents.append(after)
+    VaultFolder(paths.snapshots_dir()).clear()
+    for old in store.files():
+        old.unlink()
+    put(*nodes)
+    named = {
+        f"s{n}": chance.sample(range(count), chance.randint(0, count)) for n in range(sessions)
+    }
+    for name, ends in named.items():
+        naming(name, *(nodes[end] for end in ends))
+
+    def up(number: int | None) -> set[int]:
+        return set() if number is None else {number, *up(parents[number])}
+
+    mine = set().union(*map(up, named["s0"]))
+    others = set().union(*(up(end) for name, ends in named.items() if name != "s0" for end in ends))
+    going = {number for number in range(count) if up(number) & (mine - others)}
+
+    assert len(going) == store.remove(store.find("s0"))
+    assert [number not in going for number in range(count)] == there(*nodes)
