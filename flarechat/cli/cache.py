@@ -12,7 +12,7 @@ import typer
 
 from flarechat.cli.ask import confirmed
 from flarechat.cli.help import GroupedCommand, GroupedGroup
-from flarechat.cli.table import age, print_table, size
+from flarechat.cli.table import age, counted, print_table, size
 
 if TYPE_CHECKING:
     from flarechat.vault.folder import VaultFolder
@@ -98,7 +98,7 @@ def clear(
     entries = folder.entries()
     if entries and not yes:
         total = size(sum(entry.size for entry in entries))
-        if not confirmed(f"Delete {len(entries)} snapshots ({total})?"):
+        if not confirmed(f"Delete {counted(len(entries), 'snapshot')} ({total})?"):
             print("They were kept.", file=sys.stderr)
             return
     print(f"{size(folder.clear())} were freed.", file=sys.stderr)

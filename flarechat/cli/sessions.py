@@ -1,4 +1,4 @@
-"""`flarechat sessions`: list, show, search, rename and remove saved conversations."""
+"""`flarechat sessions`: list, show, search, rename, verify and remove saved conversations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flarechat.cli import transfer
+from flarechat.cli import transfer, verify
 from flarechat.cli.ask import confirmed
 from flarechat.cli.help import GroupedCommand, GroupedGroup
-from flarechat.cli.table import age, print_table
+from flarechat.cli.table import age, counted, print_table
 from flarechat.errors import UsageError
 from flarechat.textsafe import strip_controls
 
@@ -126,6 +126,7 @@ def rename(
 
 app.command("export", cls=GroupedCommand)(transfer.export)
 app.command("import", cls=GroupedCommand)(transfer.import_)
+app.command("verify", cls=GroupedCommand)(verify.verify)
 
 
 @app.command("rm", cls=GroupedCommand)
@@ -133,7 +134,10 @@ def remove(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Default: ask.")] = False,
 ) -> None:
-    """Delete a session, unless it is open."""
+    """Delete a session, unless it is open.
+
+    What was computed for it alone and is kept on disk goes with it.
+    """
     from flarechat.sessions import store
 
     path = store.find(name)
@@ -141,8 +145,9 @@ def remove(
     if not yes and not confirmed(f"Delete the session {shown}?"):
         print(f"{shown} was kept.", file=sys.stderr)
         return
-    store.remove(path)
-    print(f"{shown} was deleted.", file=sys.stderr)
+    gone = store.remove(path)
+    along = f", with {counted(gone, 'snapshot')}" if gone else ""
+    print(f"{shown} was deleted{along}.", file=sys.stderr)
 
 
 def _marked(hit: Hit) -> str:

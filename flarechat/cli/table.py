@@ -31,3 +31,8 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

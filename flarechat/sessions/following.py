@@ -53,12 +53,21 @@ def settled(stat: os.stat_result) -> bool:
 def kept(file: Path, version: bytes) -> bytes | None:
     """What `keep` put into a file under this version; None where that cannot be believed."""
     try:
-        data = file.read_bytes()
+        body, under = _opened(file, version)
     except OSError:
         return None
-    tail = len(version) + _DIGEST_BYTES
-    body = data[:-tail]
-    return body if data[-tail:] == version + _digest(body) else None
+    return body if under == version else None
+
+
+def torn(file: Path, version: bytes) -> bool:
+    """Whether a cache's file is neither missing nor whole, under this version or another."""
+    try:
+        _, under = _opened(file, version)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return under.rstrip(b"0123456789") != version.rstrip(b"0123456789")
 
 
 def keep(file: Path, version: bytes, body: bytes) -> bool:
@@ -72,11 +81,24 @@ def keep(file: Path, version: bytes, body: bytes) -> bool:
             out.write(body + version + _digest(body))
         os.replace(part, file)
     except OSError:
-        for path in (part, file):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        drop(part)
+        drop(file)
         return False
     return True
+
+
+def drop(file: Path) -> None:
+    """Delete a cache's file, where that can be."""
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
+def _opened(file: Path, version: bytes) -> tuple[bytes, bytes]:
+    """The body of a file and the version it is kept under, b"" where the digest is wrong."""
+    data = file.read_bytes()
+    tail = len(version) + _DIGEST_BYTES
+    body, under = data[:-tail], data[-tail:-_DIGEST_BYTES]
+    return body, under if data[-_DIGEST_BYTES:] == _digest(body) else b""
 
 
 def _digest(body: bytes) -> bytes:

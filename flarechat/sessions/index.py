@@ -93,20 +93,16 @@ class Index:
 
     def _put_in(self, name: str, stat: os.stat_result) -> None:
         sure = following.settled(stat)
-        try:
-            session = Session(self._folder / (name + names.SUFFIX))
-            called, rows = (session.id, session.title), _rows(session)
-        except SessionError:
-            called, rows = ("", ""), []
+        called, rows = _said(self._folder, name)
         stamp = following.stamp(stat) if rows and sure else []
         cursor = self._table.execute(
             "INSERT INTO files (name, mtime, stamp, session, title) VALUES (?, ?, ?, ?, ?)",
-            (os.fsencode(name), stat.st_mtime_ns, json.dumps(stamp), *map(_clean, called)),
+            (os.fsencode(name), stat.st_mtime_ns, json.dumps(stamp), *called),
         )
         first = (cursor.lastrowid or 0) << PLACES
         self._table.executemany(
             "INSERT INTO texts (rowid, text, turn, role) VALUES (?, ?, ?, ?)",
-            ((first + place, *map(_clean, row)) for place, row in enumerate(rows)),
+            ((first + place, *row) for place, row in enumerate(rows)),
         )
 
     def _save(self) -> None:
@@ -119,19 +115,22 @@ class Index:
 
 def opened() -> Index:
     """This user's index; one a process."""
-    try:
-        file = paths.cache_dir() / FILE
-    except StorageError:
-        return _opened(paths.sessions_dir(), None)
-    return _opened(paths.sessions_dir(), file)
+    return _opened(paths.sessions_dir(), _file())
 
 
 def follow() -> None:
     """Take what was deleted out of the file, where there is one."""
-    with contextlib.suppress(StorageError):
-        if (paths.cache_dir() / FILE).exists():
-            with opened().refreshed():
-                pass
+    file = _file()
+    if file and file.exists():
+        with contextlib.suppress(StorageError), opened().refreshed():
+            pass
+
+
+def _file() -> Path | None:
+    try:
+        return paths.cache_dir() / FILE
+    except StorageError:
+        return None
 
 
 @functools.lru_cache(maxsize=1)
@@ -139,12 +138,65 @@ def _opened(folder: Path, file: Path | None) -> Index:
     return Index(folder, file)
 
 
-def _rows(session: Session) -> list[Row]:
-    """Text, turn and role of everything that can be found: every turn, then the name and title."""
+def problems() -> list[str]:
+    """What is wrong with the file, in words that fit behind its name and a colon. Where it is
+    behind the sessions it is right, as it follows them.
+    """
+    file = _file()
+    if file is None or not file.exists():
+        return []
+    if following.torn(file, _VERSION):
+        return ["it is torn"]
+    table = _loaded(file)
+    if table is None:
+        return []
+    with contextlib.closing(table):
+        try:
+            table.execute("INSERT INTO texts (texts) VALUES ('integrity-check')")
+            return [
+                f"it has other words of {name} than the session"
+                for name in _differing(table, paths.sessions_dir())
+            ]
+        except sqlite3.DatabaseError as error:
+            return [f"its table is damaged: {error}"]
+
+
+def _differing(table: sqlite3.Connection, folder: Path) -> Iterator[str]:
+    """The sessions that have not changed since, and of which the table says something else."""
+    now = dict(following.files_of(folder))
+    files = table.execute("SELECT number, name, stamp, session, title FROM files").fetchall()
+    for number, encoded, stamp, *called in files:
+        name = os.fsdecode(encoded)
+        if name in now and json.loads(stamp) == following.stamp(now[name]):
+            rows = table.execute(
+                "SELECT text, turn, role FROM texts WHERE rowid BETWEEN ? AND ? ORDER BY rowid",
+                (number << PLACES, (number + 1 << PLACES) - 1),
+            ).fetchall()
+            if (tuple(called), rows) != _said(folder, name):
+                yield name
+
+
+def remake() -> None:
+    """Make the file anew, where there is a place for it."""
+    if file := _file():
+        following.drop(file)
+        _opened.cache_clear()
+        with opened().refreshed():
+            pass
+
+
+def _said(folder: Path, name: str) -> tuple[tuple[str, str], list[Row]]:
+    """Id and title of a session, and text, turn and role of everything that can be found in it:
+    every turn, then the name and title. Nothing of one that cannot be read.
+    """
+    try:
+        session = Session(folder / (name + names.SUFFIX))
+    except SessionError:
+        return ("", ""), []
     given = session.tree.title
-    called = f"{session.name}: {given}" if given else session.name
-    turns = [(turn.text, turn.id, turn.role) for turn in session.tree.turns.values()]
-    return [*turns, (called, "", "title")]
+    called = f"{name}: {given}" if given else name
+    turns = [(_clean(t.text), _clean(t.id), t.role) for t in session.tree.turns.values()]
+    return (session.id, _clean(session.title)), [*turns, (_clean(called), "", "title")]
 
 
 def _clean(text: str) -> str:

@@ -70,6 +70,29 @@ def follow() -> None:
             listed()
 
 
+def problems() -> list[str]:
+    """What is wrong with what is kept, in words that fit behind the file's name and a colon. Where
+    it is behind the sessions it is right, as it follows them.
+    """
+    file, folder = _file(), paths.sessions_dir()
+    if file is None or following.torn(file, _VERSION):
+        return ["it is torn"] if file else []
+    now, known = dict(following.files_of(folder)), _kept(file)
+    return [
+        f"it has something else of {name} than the session"
+        for name, (stamp, said) in known.items()
+        if name in now and stamp == following.stamp(now[name])
+        if json.dumps(said) != json.dumps(_said(folder / (name + names.SUFFIX)))
+    ]
+
+
+def remake() -> None:
+    """Make what is kept anew."""
+    if file := _file():
+        following.drop(file)
+        listed()
+
+
 def _file() -> Path | None:
     try:
         return paths.cache_dir() / FILE

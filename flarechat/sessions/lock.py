@@ -56,6 +56,21 @@ class SessionLock:
         self._fd = None
 
 
+def holder(folder: Path, session: str) -> str:
+    """Who has the session with this id open for writing, in words; "" for nobody. Makes no file."""
+    try:
+        fd = os.open(folder / f".{session}{SUFFIX}", os.O_RDWR)
+    except OSError:
+        return ""
+    try:
+        _try_lock(fd)
+    except OSError:
+        return _holder(fd)
+    finally:
+        os.close(fd)
+    return ""
+
+
 def _locked_file(path: Path, name: str) -> int:
     """Open and lock `path`, again when its last holder removed it in between."""
     while True:

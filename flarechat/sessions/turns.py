@@ -169,7 +169,7 @@ class TurnTree:
         return [line.number for line in lines if not self._applied(line.record)]
 
     def _applied(self, record: dict[str, Any] | None) -> bool:
-        apply = _EVENTS.get(str(record.get("type"))) if record else None
+        apply = EVENTS.get(str(record.get("type"))) if record else None
         if record is None or apply is None:
             return False
         try:
@@ -248,7 +248,7 @@ class TurnTree:
         )
 
 
-_EVENTS = {
+EVENTS = {
     "user": TurnTree._user,
     "partial": TurnTree._partial,
     "continue": TurnTree._continue,
