@@ -16,6 +16,7 @@ from flarechat.ui.screens import sessions as window
 from flarechat.ui.screens.forms import Form
 from flarechat.ui.screens.sessions import SessionsScreen
 from flarechat.ui.widgets.transcript import Transcript
+from tests.sessions import nodes
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, played
 
@@ -212,6 +213,34 @@ def test_a_chat_is_written_to_a_new_file_only(
                 assert b"Hello there." in written
 
     run()
+
+
+@played
+async def test_a_bundle_takes_its_state_along_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    node = nodes.kept(None, 0, range(10, 16))
+    vault, path = nodes.put(node), nodes.said("bread", (node, 6))
+    async with chatting(size=(100, 30)) as chat:
+        await listing(chat)
+        await chat.press("tab", "e")
+        await settled(chat)
+        await apply(chat, kind="bundle", state="with")
+        store.remove(path)
+        vault.clear()
+        await chat.press("n")
+        await settled(chat)
+        await apply(chat, file="bread.flarechat", state="without")
+        without, there = said(chat), nodes.files()
+        store.remove(store.find("bread"))
+        await chat.press("n")
+        await settled(chat)
+        await apply(chat, file="bread.flarechat", state="with")
+
+        assert ("left out its state" in without, there) == (True, {})
+        assert "Took 1: bread." in said(chat)
+        assert {node.digest: node.data} == nodes.files()
 
 
 @played
