@@ -145,9 +145,11 @@ def remove(
     if not yes and not confirmed(f"Delete the session {shown}?"):
         print(f"{shown} was kept.", file=sys.stderr)
         return
-    gone = store.remove(path)
-    along = f", with {counted(gone, 'snapshot')}" if gone else ""
+    dropped = store.remove(path)
+    along = f", with {counted(dropped.gone, 'snapshot')}" if dropped.gone else ""
     print(f"{shown} was deleted{along}.", file=sys.stderr)
+    if dropped.notice:
+        print(dropped.notice, file=sys.stderr)
 
 
 def _marked(hit: Hit) -> str:

@@ -6,7 +6,7 @@ import difflib
 import itertools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flarechat import paths
 from flarechat.errors import SessionError, StorageError
@@ -16,6 +16,9 @@ from flarechat.sessions.lock import SessionLock
 from flarechat.sessions.log import read_header, read_id
 from flarechat.sessions.session import Session, SessionWriter
 from flarechat.textsafe import strip_controls
+
+if TYPE_CHECKING:
+    from flarechat.sessions.snapshots import Dropped
 
 __all__ = [
     "SessionInfo",
@@ -91,10 +94,9 @@ def create(name: str | None, first_message: str, header: dict[str, Any]) -> Sess
     raise AssertionError("numbers do not end")
 
 
-def remove(path: Path) -> int:
+def remove(path: Path) -> Dropped:
     """Delete a session's file, unless someone is writing it, and the snapshots on disk that no
-    other session needs; how many these were. A damaged file that does not say whose it is has no
-    lock and goes as well.
+    other session needs. A damaged file that does not say whose it is has no lock and goes as well.
     """
     # sqlite3 and the vault are only loaded where something is looked up or taken out.
     from flarechat.sessions import index, snapshots

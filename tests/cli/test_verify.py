@@ -104,5 +104,13 @@ def test_rm_takes_along_what_was_computed_for_the_session_alone(cli: Cli) -> Non
     got = cli("sessions", "rm", "work", "--yes")
     assert "work was deleted, with 2 snapshots.\n" == got.err
     assert [] == os.listdir(paths.snapshots_dir())
+    put(trunk, end := made([3], trunk, offset=1))
+    naming("trip", trunk)
+    naming("work", end)
+    got = cli("sessions", "rm", "trip", "--yes")
+    assert (
+        "trip was deleted.\nA snapshot stays, with words of it, as other sessions need what it "
+        "begins with; `flarechat cache clear` deletes all.\n"
+    ) == got.err
     saved("bare", "Hi")
     assert "bare was deleted.\n" == cli("sessions", "rm", "bare", "--yes").err

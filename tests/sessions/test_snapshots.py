@@ -32,11 +32,11 @@ def test_what_only_this_session_names_goes_and_what_another_needs_stays() -> Non
     path = naming("trip", trips_end)
     naming("work", work)
 
-    assert 2 == store.remove(path)
+    assert 2 == store.remove(path).gone
 
     assert [True, False, False, True] == there(system, trip, trips_end, work)
     assert [] == VaultFolder(paths.snapshots_dir()).verify()
-    assert 2 == store.remove(store.find("work"))
+    assert 2 == store.remove(store.find("work")).gone
     assert [] == VaultFolder(paths.snapshots_dir()).entries()
 
 
@@ -46,9 +46,23 @@ def test_every_answer_of_every_branch_counts_and_so_does_a_copy() -> None:
     path = naming("trip", left, right, deep)
     path.with_name("copy.jsonl").write_bytes(path.read_bytes())
 
-    assert 0 == store.remove(path)
+    assert 0 == store.remove(path).gone
     assert [True, True, True] == there(left, right, deep)
-    assert 3 == store.remove(store.find("copy"))
+    assert 3 == store.remove(store.find("copy")).gone
+
+
+def test_what_stays_for_another_and_holds_words_of_the_deleted_is_counted() -> None:
+    first = made([1, 2, 3, 4])
+    end, branch, twin = made([5], first), made([6], first, offset=2), made([7], first)
+    put(first, end, branch, twin)
+    path = naming("trip", end)
+    naming("work", branch)
+    twins = naming("twin", twin)
+    assert (1, 0) == store.remove(path)
+
+    assert (1, 1) == store.remove(twins)
+    assert [True, False, True, False] == there(first, end, branch, twin)
+    assert (2, 0) == store.remove(store.find("work"))
 
 
 def test_what_hangs_on_a_session_that_is_gone_goes_too() -> None:
@@ -57,7 +71,7 @@ def test_what_hangs_on_a_session_that_is_gone_goes_too() -> None:
     onward, other = made([3], end, offset=1), made([9])
     put(end, onward, made([4], onward), other)
 
-    assert 3 == store.remove(naming("trip", end))
+    assert 3 == store.remove(naming("trip", end)).gone
     assert [True] == there(other)
 
 
@@ -68,7 +82,7 @@ def test_the_same_tokens_on_another_device_go_too() -> None:
     path = naming("trip", twins[0])
     answer_with(path, twins[1])
 
-    assert 4 == store.remove(path)
+    assert 4 == store.remove(path).gone
 
 
 def test_a_damaged_snapshot_goes_too_and_its_session_may_be_damaged() -> None:
@@ -78,7 +92,7 @@ def test_a_damaged_snapshot_goes_too_and_its_session_may_be_damaged() -> None:
     path = naming("trip", end)
     path.write_bytes(b"junk\n" + path.read_bytes())
 
-    assert 1 == store.remove(path)
+    assert 1 == store.remove(path).gone
     assert not file.exists()
 
 
@@ -89,7 +103,7 @@ def test_a_line_that_is_no_event_still_names_what_another_session_needs() -> Non
     with other.open("a") as file:
         file.write(f'{{"type":"of-tomorrow","snapshot": "{end.digest}"}}\n')
 
-    assert 0 == store.remove(path)
+    assert 0 == store.remove(path).gone
     assert [True] == there(end)
 
 
@@ -98,7 +112,7 @@ def test_a_text_that_looks_like_a_name_names_nothing() -> None:
     put(end)
     saved("other", f'"snapshot":"{end.digest}"')
 
-    assert 1 == store.remove(naming("trip", end))
+    assert 1 == store.remove(naming("trip", end)).gone
 
 
 def test_a_session_without_snapshots_reads_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +121,7 @@ def test_a_session_without_snapshots_reads_no_other(monkeypatch: pytest.MonkeyPa
     whole = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda p: read.append(p) or whole(p))
 
-    assert 0 == store.remove(path)
+    assert 0 == store.remove(path).gone
     assert other not in read
 
 
@@ -159,5 +173,5 @@ def test_what_goes_is_what_a_plain_reckoning_says(seed: int, count: int, session
     others = set().union(*(up(end) for name, ends in named.items() if name != "s0" for end in ends))
     going = {number for number in range(count) if up(number) & (mine - others)}
 
-    assert len(going) == store.remove(store.find("s0"))
+    assert len(going) == store.remove(store.find("s0")).gone
     assert [number not in going for number in range(count)] == there(*nodes)

@@ -17,8 +17,10 @@ from flarechat.ui.screens.forms import Form
 from flarechat.ui.screens.sessions import SessionsScreen
 from flarechat.ui.widgets.transcript import Transcript
 from tests.sessions import nodes
+from tests.sessions.naming import naming, put
 from tests.ui import scenes
 from tests.ui.harness import Chat, chatting, played
+from tests.vault.nodes import made
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +177,21 @@ async def test_a_chat_that_is_written_elsewhere_is_not_renamed_and_says_so() -> 
             assert "bread" == store.listed()[0].name
     finally:
         writer.close()
+
+
+@played
+async def test_a_deletion_takes_along_what_was_computed_and_says_what_stays() -> None:
+    trunk = made([1, 2])
+    [stays, goes, other] = put(trunk, end := made([3], trunk), begun := made([4], trunk, offset=1))
+    naming("bread", end)
+    naming("wine", begun)
+    async with chatting() as chat:
+        await listing(chat, "bread")
+        await chat.press("tab", "d", "y")
+        await settled(chat)
+
+        assert [True, False, True] == [path.exists() for path in (stays, goes, other)]
+        assert "A snapshot stays, with words of it" in said(chat)
 
 
 @pytest.mark.parametrize("kind", ["markdown", "openai", "bundle"])

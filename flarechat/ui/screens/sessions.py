@@ -175,7 +175,9 @@ class SessionsScreen(Picker):
 
     async def _remove(self, name: str) -> None:
         try:
-            await asyncio.to_thread(store.remove, self._path(name))
+            dropped = await asyncio.to_thread(store.remove, self._path(name))
+            if dropped.notice:
+                self._say(dropped.notice)
         except FlarechatError as error:
             self._say(str(error), severity="error")
         self._hits.pop(name, None)
