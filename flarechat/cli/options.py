@@ -62,7 +62,7 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
     "Answer": (
         ("max_tokens", str, "N", "Longest answer in tokens. Default: 1024."),
         ("stop", list[str], "TEXT",
-         "End the answer before this text; may be repeated. Default: none."),
+         "End before this text, in thinking too; may be repeated. Default: none."),
         ("system", str, "TEXT", "System prompt. Default: none, or the session's own."),
         ("thinking", bool, None,
          "Let a model that thinks do so before it answers. Default: let it."),

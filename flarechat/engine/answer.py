@@ -15,9 +15,8 @@ from flarechat.engine.accept import EXHAUSTED, STOPPED
 from flarechat.engine.controller import Choice
 from flarechat.engine.frame import LaneRecord
 from flarechat.engine.offer import Offer
-from flarechat.engine.text.decoder import IncrementalDecoder
-from flarechat.engine.text.stops import StopMatcher
-from flarechat.engine.text.thinking import ANSWER, THINKING, router_for
+from flarechat.engine.text.answer_text import AnswerText
+from flarechat.engine.text.channels import ANSWER, THINKING, router_for
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.protocol import (
     Delta,
@@ -72,18 +71,22 @@ class Answer:
         self.totals = RoundTotals()
         self.text = self.thinking = ""
         self.reason: str | None = None
-        self.stop: str | None = None
         self.prefilled = restored
-        self._decoder, self._stops = IncrementalDecoder(tokenizer), StopMatcher(request.stop)
+        self._said = AnswerText(tokenizer, request.stop, self.eos)
         self._router = router_for(tokenizer, prompt[:asked])
         self._began = time.perf_counter() if since is None else since
         self._prefill_ms = self._first_token_ms = 0.0
-        self._hear(self.continued)
+        self._say(self._said.hear(self.continued))
 
     @property
     def tokens(self) -> list[int]:
         """Prompt and answer; the last one is pending."""
         return [*self.prompt, *self.generated]
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the answer."""
+        return self._said.stop
 
     @property
     def context(self) -> int:
@@ -112,7 +115,7 @@ class Answer:
     def take(self, played: Played) -> tuple[Round, list[Event]]:
         """Judge a round and keep its tokens: its event, and the text to show."""
         record = played.record
-        kept, text = self._read(record.tokens)
+        kept, text = self._said.read(record.tokens)
         if self.stop is not None:
             self.reason = "stop"
         elif record.finish == STOPPED:
@@ -126,28 +129,6 @@ class Answer:
         event = self._event(played, kept, context)
         self.totals.add(event)
         return event, self._say(text)
-
-    def _hear(self, tokens: Sequence[int]) -> None:
-        """Read the answer so far, so that what follows is read as if it had not been cut off.
-
-        A stop string in it was none when it was said; only one that it ends inside of counts.
-        """
-        text = "".join(map(self._decoder.push, tokens))
-        safe, stop = self._stops.push(text)
-        if stop is not None:
-            safe, self._stops = text, StopMatcher(self.request.stop)
-        self._say(safe)
-
-    def _read(self, tokens: Sequence[int]) -> tuple[int, str]:
-        """How many tokens stand, and the text they make safe to show."""
-        text = ""
-        for place, token in enumerate(tokens, start=1):
-            piece = "" if token in self.eos else self._decoder.push(token)
-            safe, self.stop = self._stops.push(piece)
-            text += safe
-            if self.stop is not None:
-                return place, text
-        return len(tokens), text
 
     def _event(self, played: Played, kept: int, context: int) -> Round:
         record, offer, choice = played.record, played.offer, played.choice
@@ -194,7 +175,9 @@ class Answer:
         error: ErrorInfo | None = None, snapshot: str = "",
     ) -> list[Event]:  # fmt: skip
         """The closing events: text that was held back, then the summary."""
-        events = self._say(self._rest(), last=True)
+        events = self._say(self._said.flush(), last=True)
+        if self.stop is not None and self.reason not in ("cancelled", "error"):
+            self.reason = "stop"
         totals, done = self.totals, len(self.generated)
         prompt = len(self.prompt)
         events.append(
@@ -223,15 +206,6 @@ class Answer:
             )
         )
         return events
-
-    def _rest(self) -> str:
-        """Text that was held back, up to a stop string that the last bytes complete."""
-        if self.stop is not None:
-            return ""
-        text, self.stop = self._stops.push(self._decoder.flush())
-        if self.stop is not None and self.reason not in ("cancelled", "error"):
-            self.reason = "stop"
-        return text + self._stops.flush()
 
 
 Emit = Callable[[Event], None]

@@ -6,6 +6,8 @@ import codecs
 
 from flarechat.engine.text.tokenizer import Tokenizer
 
+_HALF, _BEHIND = b"\xed\xa0", b"\xee"
+
 
 class IncrementalDecoder:
     """Every `push` returns text that is final; all pushes and `flush` add up to `decode`.
@@ -22,7 +24,11 @@ class IncrementalDecoder:
 
     def push(self, token: int) -> str:
         """The text that is certain now."""
-        return self._trimmed(self._utf8.decode(self._tokenizer.token_bytes(token)))
+        text = self._utf8.decode(self._tokenizer.token_bytes(token))
+        # Half a surrogate: the codec waits for the rest of it, which makes no character.
+        if _HALF <= self._utf8.getstate()[0] < _BEHIND:
+            text += self._utf8.decode(b"", final=True)
+        return self._trimmed(text)
 
     def flush(self) -> str:
         """The end of the text: an incomplete character becomes U+FFFD. Starts afresh."""
@@ -30,6 +36,13 @@ class IncrementalDecoder:
         self._utf8.reset()
         self._at_start = self._tokenizer.strips_first_space
         return text
+
+    def copy(self) -> IncrementalDecoder:
+        """Another that has read the same."""
+        other = IncrementalDecoder(self._tokenizer)
+        other._utf8.setstate(self._utf8.getstate())
+        other._at_start = self._at_start
+        return other
 
     def _trimmed(self, text: str) -> str:
         if self._at_start and text:

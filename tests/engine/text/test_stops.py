@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import time
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flarechat.engine.text import finder
 from flarechat.engine.text.stops import StopMatcher
+from tests.engine.text.cuts import all_cuts, cut
 
 LETTERS = st.sampled_from("ab")
 TEXTS = st.text(LETTERS, min_size=8, max_size=40) | st.text(LETTERS, max_size=8)
@@ -42,10 +48,7 @@ def run(matcher: StopMatcher, pieces: list[str]) -> tuple[str, str | None]:
 def test_any_cut_of_a_text_finds_what_searching_the_whole_finds(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
-    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
-
-    assert oracle(text, stops) == run(StopMatcher(stops), pieces)
+    assert oracle(text, stops) == run(StopMatcher(stops), cut(text, cuts))
 
 
 @given(text=TEXTS, stops=STOPS)
@@ -95,10 +98,130 @@ def test_without_stops_text_passes_through() -> None:
     assert "" == matcher.flush()
 
 
-def test_a_long_stop_does_not_make_long_text_slow() -> None:
-    matcher = StopMatcher(["a" * 5000 + "b"])
-    began = time.thread_time()
-    for _ in range(50_000):
-        matcher.push("a")
+# Overlapping, one the beginning, the end or the inside of another, and one that repeats itself.
+LISTS = (
+    ["aab"], ["abab"], ["b", "ab"], ["ab", "abb"], ["bab", "aba"], ["a", "aaaa"],
+    ["babb", "ab"], ["aabba", "abb", "bba"], ["bbbbbbbb"],
+)  # fmt: skip
 
-    assert time.thread_time() - began < 2.0
+
+@pytest.mark.parametrize("stops", LISTS)
+def test_every_way_to_cut_every_short_text(stops: list[str]) -> None:
+    for letters in itertools.chain.from_iterable(
+        itertools.product("ab", repeat=length) for length in range(7)
+    ):
+        text = "".join(letters)
+        expected = oracle(text, stops)
+        for pieces in all_cuts(text):
+            assert expected == run(StopMatcher(stops), list(pieces)), pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("déjà vu", ["à", "jà v"]),
+        ("e\u0301té", ["e"]),
+        ("e\u0301té", ["é", "\u0301t"]),
+        ("a\ufffd\ufffdb", ["\ufffdb", "\ufffd\ufffd\ufffd"]),
+        ("🦙🦙🦘日本", ["🦙🦘", "本"]),
+        ("👩\u200d👧 hi", ["👧"]),
+        ("x\r\n\r\ny", ["\n\n", "\r\n\r"]),
+        ("a\x00b", ["\x00"]),
+    ],
+)
+def test_text_is_compared_by_code_points(text: str, stops: list[str]) -> None:
+    expected = oracle(text, stops)
+
+    assert all(expected == run(StopMatcher(stops), list(pieces)) for pieces in all_cuts(text))
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        StopMatcher(["a", ""])
+
+
+@pytest.mark.parametrize("stops", LISTS)
+def test_what_was_heard_counts_only_where_it_goes_on(stops: list[str]) -> None:
+    for letters in itertools.product("ab", repeat=7):
+        text = "".join(letters)
+        for heard in range(len(text)):
+            ends = [
+                (end, -len(stop), stop)
+                for stop in stops
+                for end in range(max(heard + 1, len(stop)), len(text) + 1)
+                if text[:end].endswith(stop)
+            ]
+            end, _, stop = min(ends, default=(len(text), 0, None))
+            matcher = StopMatcher(stops)
+            shown = matcher.hear(text[:heard])
+            said, hit = run(matcher, [text[heard:]])
+
+            assert (text[: end - len(stop or "")], stop) == (shown + said, hit)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    matcher = StopMatcher(["abc"])
+    matcher.push("xab")
+    other = matcher.copy()
+
+    assert ("", "abc") == other.push("c")
+    assert ("abd", None) == matcher.push("d")
+    assert ("abc", None) == (other.hit, matcher.hit)
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of the finder it runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == finder.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+RUN = 300
+ADVERSARIES: list[tuple[str, list[str]]] = [
+    ("a" * 4 * RUN, ["a" * RUN + "b"]),
+    (("a" * RUN + "c") * 4, ["a" * (RUN + 1) + "b"]),
+    ("a" * 4 * RUN, ["a" * length + "b" for length in range(1, 60)]),
+    ("a" * 4 * RUN, ["b" + "a" * length for length in range(1, 60)]),
+    ("ab" * 2 * RUN, ["ab" * (RUN // 2) + "b", "ba" * (RUN // 3) + "a"]),
+]
+
+
+@pytest.mark.parametrize(("text", "stops"), ADVERSARIES)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_character_takes_few_steps_whatever_the_stops(
+    text: str, stops: list[str], at_once: bool
+) -> None:
+    matcher = StopMatcher(stops)
+    pieces = [text] if at_once else list(text)
+
+    # Six lines go on by a character and eleven return a piece; two fall back once.
+    steps = lines_run(lambda: [matcher.push(piece) for piece in pieces])
+
+    assert matcher.hit is None
+    assert steps < (9 if at_once else 24) * len(text)
+
+
+def test_making_ready_takes_few_steps_a_character_of_the_stops() -> None:
+    stops = [*("a" * length + "b" for length in range(1, 60)), "ab" * 400 + "c", "a" * 900]
+
+    assert lines_run(lambda: StopMatcher(stops)) < 25 * sum(map(len, stops))
+
+
+def test_held_text_is_never_copied_as_a_whole() -> None:
+    """Text that stands in a stop of half a million characters costs no more than other text."""
+    matcher = StopMatcher(["a" * 200_000 + "b"])
+    shown = sum(len(matcher.push("a")[0]) for _ in range(260_000))
+
+    assert 60_000 == shown
+    assert 200_000 == len(matcher.flush())

@@ -1,79 +1,14 @@
-"""Thinking goes to its own channel, wherever the text is cut."""
+"""Whether a model has marks of thinking, and whether a prompt opens it."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flarechat.engine.make_random.text import TEMPLATE, Vocabulary
+from flarechat.engine.text.channels import router_for
 from flarechat.engine.text.template import ChatTemplate, encode_chat
-from flarechat.engine.text.thinking import ThinkingRouter, router_for
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.protocol import Message
-
-
-def routed(pieces: list[str], *, thinks: bool = False) -> dict[str, str]:
-    router = ThinkingRouter(thinks=thinks)
-    said = [pair for piece in pieces for pair in router.push(piece)] + router.flush()
-    channels: dict[str, str] = {}
-    for channel, text in said:
-        assert text
-        channels[channel] = channels.get(channel, "") + text
-    return channels
-
-
-@pytest.mark.parametrize(
-    ("text", "thinks", "channels"),
-    [
-        ("Hello <b> there.\n", False, {"answer": "Hello <b> there.\n"}),
-        ("<think>\nHm. \n\n</think>\n\nYes.\n", False, {"thinking": "Hm.", "answer": "Yes.\n"}),
-        ("\nHm. </th\n</think> \nYes.", True, {"thinking": "Hm. </th", "answer": "Yes."}),
-        (" \n<think>so</think>a<think>b</think>", False,
-         {"thinking": "so", "answer": "a<think>b</think>"}),
-        ("no <think>mark</think>", False, {"answer": "no <think>mark</think>"}),
-        ("still at it \n", True, {"thinking": "still at it"}),
-        ("\n\n</think>\n\nAt once.", True, {"answer": "At once."}),
-        ("  <thin", False, {"answer": "  <thin"}),
-        ("done</think>\n ", True, {"thinking": "done"}),
-        ("cut off</thi", True, {"thinking": "cut off</thi"}),
-        (" \n", False, {"answer": " \n"}),
-        ("", True, {}),
-    ],
-)  # fmt: skip
-def test_text_goes_to_its_channel_without_the_marks(
-    text: str, thinks: bool, channels: dict[str, str]
-) -> None:
-    assert channels == routed([text], thinks=thinks)
-    assert channels == routed(list(text), thinks=thinks)
-
-
-_BITS = st.sampled_from(["<think>", "</think>", "<", "</thi", "nk>", " ", "\n", "a", "bc", ">"])
-
-
-@given(st.lists(_BITS, max_size=12), st.booleans(), st.data())
-def test_every_cut_of_a_text_gives_the_same_channels(
-    bits: list[str], thinks: bool, data: st.DataObject
-) -> None:
-    text = "".join(bits)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
-
-    assert routed([text], thinks=thinks) == routed(pieces, thinks=thinks)
-
-
-def test_what_is_pushed_is_final_and_little_is_held_back() -> None:
-    router = ThinkingRouter(thinks=True)
-
-    assert [("thinking", "I see")] == router.push("I see </")
-    assert [("thinking", " </b")] == router.push("b")
-    assert [] == router.push("</think")
-    assert [] == router.push(">\n")
-    assert [("answer", "Yes")] == router.push("Yes")
-    assert [("answer", " <think")] == router.push(" <think")
-
 
 VOCABULARY = Vocabulary(256)
 
