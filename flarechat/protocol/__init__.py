@@ -10,6 +10,7 @@ from flarechat.protocol.door import EngineDoor
 from flarechat.protocol.events import (
     DRAFT_SOURCES,
     TAIL_SOURCES,
+    Called,
     Delta,
     DepthTotals,
     ErrorInfo,
@@ -52,6 +53,7 @@ from flarechat.protocol.requests import (
     Submit,
 )
 from flarechat.protocol.spelling import Spell, Spelled
+from flarechat.protocol.tools import TOOL_CHOICES, Tool, ToolCall
 from flarechat.protocol.wire import decode, encode, from_dict, to_dict
 
 __all__ = [
@@ -65,7 +67,9 @@ __all__ = [
     "SPECULATIVE_TOKENS",
     "STORED",
     "TAIL_SOURCES",
+    "TOOL_CHOICES",
     "Boot",
+    "Called",
     "Cancel",
     "Command",
     "Delta",
@@ -97,6 +101,8 @@ __all__ = [
     "Submit",
     "Timings",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
     "Usage",
     "decode",
     "encode",

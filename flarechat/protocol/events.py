@@ -7,6 +7,7 @@ from typing import Any
 
 from flarechat.errors import KINDS, FlarechatError
 from flarechat.protocol.requests import Sampling, Speculation
+from flarechat.protocol.tools import ToolCall
 
 DRAFT_SOURCES = ("mtp", "history", "context", "grammar")
 TAIL_SOURCES = ("correction", "bonus")
@@ -209,6 +210,20 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """The model has written a call of a tool; JSON names this event `tool_call`.
+
+    Where what it wrote, `text`, is no call of a tool it was offered, `call` is None and `error` a
+    sentence that says why. Delta has the same text on channel tool.
+    """
+
+    request: str
+    call: ToolCall | None = None
+    error: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Tokens of one request: the prompt's, of those the restored, and the generated."""
 
@@ -320,5 +335,5 @@ class Finished:
         )
 
 
-RequestEvent = Started | Progress | Round | Delta | Finished
+RequestEvent = Started | Progress | Round | Delta | Called | Finished
 Event = Loading | Ready | Failed | RequestEvent

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flarechat.errors import SettingsError
+from flarechat.protocol.tools import Tool, ToolCall, require_tools
 
 MAX_DRAFT_TOKENS = 7
 MAX_LANES = 4
@@ -93,16 +94,20 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a conversation: role is system, user or assistant.
+    """One message of a conversation: role is system, user, assistant or tool.
 
     `tokens` are those that `content` was generated as, by the model with the fingerprint `model`. A
     prompt has these very tokens where they say what it says, and the text encoded anew elsewhere.
+    Behind `content` an assistant may have made `calls`, which are among its tokens; a tool's
+    message is the result of the one with the id `call`.
     """
 
     role: str
     content: str
     tokens: tuple[int, ...] = ()
     model: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,8 @@ class Request:
     cut off: its tokens count as generated, and events tell the whole answer or what is new.
     `controller` is the controller state an earlier turn finished with, or None. Without `thinking`
     the template is told that the model is not to think. Of a `private` one nothing is written to
-    disk by the engine.
+    disk by the engine. Which of `tools` may be called `tool_choice` says: auto leaves it to the
+    model, none shows it none, required has it call one at least, and a name has it call that one.
     """
 
     id: str
@@ -126,12 +132,20 @@ class Request:
     controller: dict[str, Any] | None = None
     thinking: bool = True
     private: bool = False
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
 
     def __post_init__(self) -> None:
+        require_tools(self.tools, self.tool_choice)
         _require("max-tokens", self.max_tokens, 1, 2**31 - 1)
         _require("logprobs", self.logprobs, 0, 20)
         if any(not text for text in self.stop):
             raise SettingsError("--stop was given an empty string.", "Give at least one character.")
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the model is told of."""
+        return () if self.tool_choice == "none" else self.tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from flarechat.errors import FlarechatError
 from flarechat.protocol.events import (
+    Called,
     Delta,
     Failed,
     Finished,
@@ -23,11 +24,12 @@ from flarechat.protocol.events import (
 from flarechat.protocol.requests import Boot, Cancel, Shutdown, Submit
 from flarechat.protocol.spelling import Spell, Spelled
 
+_SPELLED: dict[type, str] = {Called: "tool_call"}
 _NAMES: dict[str, type] = {
-    cls.__name__.lower(): cls
+    _SPELLED.get(cls, cls.__name__.lower()): cls
     for cls in (
         Boot, Submit, Cancel, Shutdown, Loading, Ready, Failed, Started, Progress, Round, Delta,
-        Finished, Spell, Spelled,
+        Called, Finished, Spell, Spelled,
     )
 }  # fmt: skip
 
@@ -39,7 +41,8 @@ _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 def to_dict(message: Any) -> dict[str, Any]:
     """The JSON form of a command or an event: its fields behind its name."""
-    return {"event": type(message).__name__.lower(), **_plain(message)}
+    cls = type(message)
+    return {"event": _SPELLED.get(cls, cls.__name__.lower()), **_plain(message)}
 
 
 def _plain(value: Any) -> Any:
