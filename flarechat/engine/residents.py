@@ -62,8 +62,8 @@ class Residents:
         Slots that are `moving` have gone on past what they are said to hold: all of it is there
         still, but not the state that stood at its end.
         """
-        before = tuple(tokens[:-1])
-        others = [other for other in range(len(self._tokens)) if other != slot]
+        others = [o for o, own in enumerate(self._tokens) if o != slot and own]
+        before = tuple(tokens[:-1]) if others else ()
         given = {o: self._kept(o, before, moving=o in moving) for o in others}
         best = max(others, key=lambda other: given[other], default=slot)
         return best, given.get(best, 0)

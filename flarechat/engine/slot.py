@@ -39,6 +39,8 @@ class SamplingRows:
 _FILTERS = tuple(SamplingRows.__dataclass_fields__)
 _FRACTIONS = tuple(name for name in _FILTERS if name != "top_k")
 _NUMBERS = 7
+# Columns begin at multiples of 16 bytes, as tensors of their own do: kernels are compiled for that.
+_ALIGNED = 4
 
 
 class SlotPool:
@@ -49,11 +51,13 @@ class SlotPool:
 
     def __init__(self, slots: int, context: int, vocabulary: int, device: torch.device) -> None:
         self.slots, self.context, self.vocabulary, self.device = slots, context, vocabulary, device
-        self._numbers = torch.zeros(_NUMBERS, slots, dtype=torch.int64, device=device)
-        self.pending, self.consumed, self.generated = self._numbers[:3]
-        self.budget, self.finish, self.seed, top_k = self._numbers[3:]
-        self._fractions = torch.zeros(len(_FRACTIONS), slots, device=device)
-        columns = {"top_k": top_k, **dict(zip(_FRACTIONS, self._fractions, strict=True))}
+        room = _aligned(slots)
+        self._numbers = torch.zeros(_NUMBERS, room, dtype=torch.int64, device=device)
+        self._fractions = torch.zeros(len(_FRACTIONS), room, device=device)
+        self.pending, self.consumed, self.generated = self._numbers[:3, :slots]
+        self.budget, self.finish, self.seed, top_k = self._numbers[3:, :slots]
+        fractions = zip(_FRACTIONS, self._fractions[:, :slots], strict=True)
+        columns = {"top_k": top_k, **dict(fractions)}
         self.filters = {name: columns[name] for name in _FILTERS}
         self.match = torch.zeros(slots, dtype=torch.bool, device=device)
         self.eos = torch.full((slots, MAX_EOS), -1, dtype=torch.int64, device=device)
@@ -123,13 +127,19 @@ class SlotPool:
     @staticmethod
     def price(slots: int, vocabulary: int) -> int:
         """Bytes of a pool: the columns of a slot, and its two tables of all tokens."""
-        columns = 6 * 8 + 1 + MAX_EOS * 8 + 8 + (len(_FILTERS) - 1) * 4
-        return slots * (columns + vocabulary * (4 + 1))
+        columns = _NUMBERS * 8 + len(_FRACTIONS) * 4
+        return _aligned(slots) * columns + slots * (1 + MAX_EOS * 8 + vocabulary * (4 + 1))
 
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor the pool owns."""
-        return sum(t.nbytes for t in self.tensors().values())
+        tables = self._numbers, self._fractions, self.match, self.eos, self.counts, self.prompt_seen
+        return sum(table.nbytes for table in tables)
+
+
+def _aligned(slots: int) -> int:
+    """Numbers that a column of so many slots takes."""
+    return -(-slots // _ALIGNED) * _ALIGNED
 
 
 def _put(view: Tensor, numbers: Sequence[float]) -> None:

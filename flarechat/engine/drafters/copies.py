@@ -117,7 +117,8 @@ class CopyDrafter:
         self.close(slot)
         if not history:
             return
-        self._looking[slot] = _Looking(deque(prompt, maxlen=max(KEY_LENGTHS)), len(prompt))
+        longest = max(KEY_LENGTHS)
+        self._looking[slot] = _Looking(deque(prompt[-longest:], maxlen=longest), len(prompt))
         for source in self.sources:
             source.open(slot, request, prompt)
 
