@@ -6,7 +6,8 @@
     │   ├── SettingsError              a configuration value is out of range or unknown
     │   ├── PromptTooLongError         the prompt does not fit the context
     │   ├── TemplateError              the model's chat template refused the conversation
-    │   └── SessionError               a session is missing, locked, torn or of an unknown kind
+    │   ├── SessionError               a session is missing, locked, torn or of an unknown kind
+    │   └── GrammarError               a schema, expression or grammar cannot be enforced whole
     ├── ModelError            exit 3   the model is missing, broken, unknown or does not fit
     ├── StorageError          exit 1   the disk is full or a file cannot be written
     └── ConstraintError       exit 5   constrained output was not satisfied
@@ -69,6 +70,10 @@ class SessionError(UsageError):
     """A session file is missing, locked by another writer, damaged or alien."""
 
 
+class GrammarError(UsageError):
+    """A JSON schema, a regular expression or a grammar is wrong or cannot be enforced whole."""
+
+
 class ModelError(FlarechatError):
     """A model is missing, broken, of an unknown architecture or too large for memory."""
 
@@ -95,6 +100,7 @@ KINDS: dict[str, type[FlarechatError]] = {
         PromptTooLongError,
         TemplateError,
         SessionError,
+        GrammarError,
         ModelError,
         StorageError,
         ConstraintError,

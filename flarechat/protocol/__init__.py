@@ -6,18 +6,17 @@ file. `flarechat run --json` prints these very objects, so a field name here is 
 
 from __future__ import annotations
 
+from flarechat.protocol.constraints import CONSTRAINTS, Constraint, ConstraintResult
 from flarechat.protocol.door import EngineDoor
 from flarechat.protocol.events import (
     DRAFT_SOURCES,
     TAIL_SOURCES,
     Called,
     Delta,
-    DepthTotals,
     ErrorInfo,
     Event,
     Failed,
     Finished,
-    HistoryTotals,
     Loading,
     MemoryInfo,
     ModelInfo,
@@ -26,8 +25,6 @@ from flarechat.protocol.events import (
     Ready,
     RequestEvent,
     Round,
-    SourceTotals,
-    SpeculationSummary,
     Started,
     Timings,
     TokenLogprob,
@@ -54,10 +51,17 @@ from flarechat.protocol.requests import (
 )
 from flarechat.protocol.spelling import Spell, Spelled
 from flarechat.protocol.tools import TOOL_CHOICES, Tool, ToolCall
+from flarechat.protocol.totals import (
+    DepthTotals,
+    HistoryTotals,
+    SourceTotals,
+    SpeculationSummary,
+)
 from flarechat.protocol.wire import decode, encode, from_dict, to_dict
 
 __all__ = [
     "ACCEPTANCES",
+    "CONSTRAINTS",
     "DRAFT_SOURCES",
     "DTYPES",
     "EXECUTORS",
@@ -72,6 +76,8 @@ __all__ = [
     "Called",
     "Cancel",
     "Command",
+    "Constraint",
+    "ConstraintResult",
     "Delta",
     "DepthTotals",
     "EngineDoor",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flarechat.errors import KINDS, FlarechatError
+from flarechat.protocol.constraints import ConstraintResult
 from flarechat.protocol.requests import Sampling, Speculation
 from flarechat.protocol.tools import ToolCall
+from flarechat.protocol.totals import SpeculationSummary
 
 DRAFT_SOURCES = ("mtp", "history", "context", "grammar")
 TAIL_SOURCES = ("correction", "bonus")
@@ -177,6 +179,10 @@ class Round:
     drafts (8, 4 or 0; of one that goes on, the key that would find it) and `origin` the request id
     it was copied from. `repair_ms` of the `ms` went into running kept rows again, where what a
     round leaves behind was not enough to commit it.
+
+    Under a constraint the last token was `redrawn` from the legal ones where the one that was
+    drawn was illegal; `forced` of the emitted tokens were the only legal ones and offered as
+    drafts, and `removed` drafts were not offered, as they are illegal.
     """
 
     request: str
@@ -198,6 +204,9 @@ class Round:
     origin: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     repair_ms: float = 0.0
+    redrawn: bool = False
+    forced: int = 0
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,69 +253,11 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTotals:
-    """Drafts of one source over a request, and tokens emitted from it."""
-
-    offered: int = 0
-    accepted: int = 0
-    emitted: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepthTotals:
-    """Drafts at one depth (1 is the first of a round)."""
-
-    depth: int
-    offered: int
-    accepted: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryTotals:
-    """Look-ups of the copy indexes: how many, and how many hit by key length.
-
-    A copy that goes on from the round before, launched before that was read, is no look-up and no
-    hit; its drafts count by source as any other's.
-    """
-
-    lookups: int = 0
-    hits8: int = 0
-    hits4: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculationSummary:
-    """Totals of a request's rounds.
-
-    emitted = accepted + rounds - clipped; `mean_acceptance_length` is emitted / rounds, the
-    bonus included; `draft_acceptance_rate` is accepted / offered, 0 without offers;
-    `acceptance_histogram[a]` counts rounds that accepted a drafts; `by_depth` and `by_source`
-    add up to the totals; `cost_ms_by_width` is the median whole-round time of each width;
-    `repair_ms` is the time of all rounds that went into running kept rows again.
-    """
-
-    rounds: int = 0
-    offered: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    clipped: int = 0
-    mean_acceptance_length: float = 0.0
-    draft_acceptance_rate: float = 0.0
-    acceptance_histogram: tuple[int, ...] = ()
-    by_depth: tuple[DepthTotals, ...] = ()
-    by_source: dict[str, SourceTotals] = field(default_factory=dict)
-    cost_ms_by_width: dict[str, float] = field(default_factory=dict)
-    history: HistoryTotals = HistoryTotals()
-    context: HistoryTotals = HistoryTotals()
-    repair_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A request ended. `text` is the whole answer, `thinking` what came before it on its own
     channel; text, tokens and state end at one token. Of an answer that was continued both are
     whole, and the figures are of what was added. `snapshot` is the digest of the snapshot on disk
-    with the state at the answer's end, "" where none is kept.
+    with the state at the answer's end, "" where none is kept. `constraint` tells of the request's.
     """
 
     request: str
@@ -320,6 +271,7 @@ class Finished:
     controller: dict[str, Any] | None = None
     thinking: str = ""
     snapshot: str = ""
+    constraint: ConstraintResult | None = None
 
     @classmethod
     def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flarechat.errors import SettingsError
+from flarechat.protocol.constraints import Constraint
 from flarechat.protocol.tools import Tool, ToolCall, require_tools
 
 MAX_DRAFT_TOKENS = 7
@@ -120,6 +121,7 @@ class Request:
     the template is told that the model is not to think. Of a `private` one nothing is written to
     disk by the engine. Which of `tools` may be called `tool_choice` says: auto leaves it to the
     model, none shows it none, required has it call one at least, and a name has it call that one.
+    A `constraint` holds for the answer, not for the thinking before it.
     """
 
     id: str
@@ -134,6 +136,7 @@ class Request:
     private: bool = False
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         require_tools(self.tools, self.tool_choice)
