@@ -45,13 +45,13 @@ class Kept:
 
 def kept(
     parent: Kept | None, offset: int, tokens: Sequence[int], *, whole: bool = True,
-    identity: Identity = MODEL, tensors: Tensors | None = None,
+    identity: Identity = MODEL, tensors: Tensors | None = None, drafted: bool = True,
 ) -> Kept:  # fmt: skip
     """The node of `tokens` behind the first `offset` of its parent's own."""
     above = parent.digest if parent else identity.digest
     before = parent.before + parent.tokens[:offset] if parent else ()
     said = metadata(
-        identity, model="tiny", parent=above, offset=offset, tokens=tokens, drafted=True
+        identity, model="tiny", parent=above, offset=offset, tokens=tokens, drafted=drafted
     )
     if tensors is None:
         tensors = tensors_of(before, tokens, whole=whole)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import stat
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -169,6 +170,16 @@ def test_what_follows_an_answer_in_the_node_of_its_end_stays_here() -> None:
     cut = kept(TRUNK, 10, [20, 21, 22], whole=False)
     assert {TRUNK.digest, cut.digest} == set(found)
     assert_is(found[cut.digest], cut)
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_beginning_says_of_drafts_what_its_node_says(drafted: bool) -> None:
+    other = kept(None, 0, [10, 11, 90], drafted=drafted)
+
+    found, _ = written(said("mine", (other, 2)), put(other))
+
+    [(digest, data)] = found.items()
+    assert drafted == nodefile.parsed(data, digest, MODEL.digest).drafted
 
 
 def test_what_another_branch_of_the_session_said_goes_with_it() -> None:
@@ -370,6 +381,18 @@ def test_the_vault_is_not_larger_afterwards_than_it_may_be(trip: Path) -> None:
     assert budget >= sum(map(len, files().values()))
     assert {TRUNK.digest, ANSWER.digest, BRANCH.digest} < set(files())
     assert old[2].digest not in files()
+
+
+def test_what_is_taken_was_used_just_now_and_parents_after_what_hangs_on_them(trip: Path) -> None:
+    vault = put(TRUNK)
+    os.utime(vault.place(MODEL.digest, TRUNK.digest), (1e9, 1e9))
+    before = time.time_ns()
+
+    import_file(trip, state_budget=PLENTY)
+
+    used = {entry.digest: entry.used_ns for entry in vault.entries()}
+    assert used[TRUNK.digest] > max(used[ANSWER.digest], used[BRANCH.digest])
+    assert before <= min(used.values())
 
 
 def test_no_more_is_taken_than_the_vault_may_hold(trip: Path) -> None:
