@@ -19,12 +19,14 @@ from flarechat.errors import EngineError, PromptTooLongError, SessionError, Usag
 from flarechat.protocol import (
     Delta,
     ErrorInfo,
+    Event,
     Failed,
     Finished,
     Message,
     ModelInfo,
     Request,
     Sampling,
+    Started,
 )
 from flarechat.sessions import store
 from flarechat.sessions.session import Session
@@ -694,3 +696,57 @@ def test_the_recommendation_of_an_unknown_model_is_not_made_up() -> None:
     expected = dataclasses.asdict(Sampling(top_k=4))
 
     assert expected == lines("hi")[0]["sampling"]
+
+
+class Remembering(ScriptedEngine):
+    """One with a vault, whose first answer finds something damaged in it."""
+
+    snapshot = "5a" * 32
+
+    def drain(self) -> list[Event]:
+        told = ("A kept prefix could not be used (it is old); it is computed anew.",)
+        events = [
+            dataclasses.replace(event, snapshot=self.snapshot)
+            if isinstance(event, Finished)
+            else dataclasses.replace(event, notices=told if len(self.requests) == 1 else ())
+            if isinstance(event, Started)
+            else event
+            for event in super().drain()
+        ]
+        return events
+
+
+def test_an_answer_is_saved_with_the_snapshot_of_its_end_and_the_vault_is_heard() -> None:
+    engine = Remembering([words("one"), words("two")])
+    conversation = bound(engine, name="kept")
+    turn = play(conversation, engine, "first")
+    play(conversation, engine, "second")
+    notices = list(conversation.notices)
+    conversation.close()
+
+    assert Remembering.snapshot == turn.snapshot
+    assert 1 == len(notices) and notices[0].startswith("A kept prefix could not be used")
+    kept = Session(store.find("kept")).tree.path()
+    assert ["", Remembering.snapshot] * 2 == [turn.snapshot for turn in kept]
+    assert [False, False] == [request.private for request in engine.requests]
+
+
+@pytest.mark.parametrize("odd", ["../../etc", "5A" * 32, "5a" * 31, 7, None, ["5a" * 32]])
+def test_a_snapshot_that_is_no_digest_is_none(odd: object) -> None:
+    engine = Remembering()
+    conversation = bound(engine, name="odd")
+    play(conversation, engine, "first")
+    conversation.close()
+    path = store.find("odd")
+    path.write_text(path.read_text().replace(json.dumps("5a" * 32), json.dumps(odd)))
+
+    (_, answer) = Session(path).tree.path()
+    assert ("Hello there.", "") == (answer.text, answer.snapshot)
+
+
+def test_a_chat_that_is_not_saved_is_private() -> None:
+    engine = ScriptedEngine()
+    conversation = bound(engine, saves=False)
+    play(conversation, engine, "first")
+
+    assert [True] == [request.private for request in engine.requests]

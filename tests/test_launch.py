@@ -35,6 +35,7 @@ def test_launch_turns_settings_into_a_boot(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert ("/models/smollm2", str(paths.cache_dir())) == (boot.model, boot.cache)
     assert (True, None) == (boot.mtp, boot.mtp_file)
+    assert (None, 2048) == (boot.prefix_cache, boot.prefix_cache_disk)
     assert [("download", 1, 2)] == heard
 
 

@@ -136,6 +136,7 @@ def test_the_controller_goes_from_answer_to_answer_within_a_pass_only() -> None:
         assert [None, {"scripted": True}, {"scripted": True}] == [
             request.controller for request in engine.requests
         ]
+        assert all(request.private for request in engine.requests)
 
 
 def test_a_sample_keeps_every_round() -> None:

@@ -309,19 +309,19 @@ def test_closing_waits_as_long_as_it_was_told_and_no_longer(tmp_path: Path) -> N
 
 def test_the_budget_is_kept_and_what_went_for_it_is_no_news(tmp_path: Path) -> None:
     desk = engine(tmp_path, budget=150_000)
-    tree, firsts = desk.engine.bookings.keeper.tree, list[list[int]]()
-    for seed in range(5):
-        firsts.append(text_of(80, seed))
-        say(desk, firsts[-1])
-    assert desk.engine.close(LONG)
-    assert 0 < sum(path.stat().st_size for path in files(tmp_path)) <= 150_000
-    tree.resize(0)
-    tree.resize(64 << 20)
+    tree, prompts = desk.engine.bookings.keeper.tree, [text_of(80, seed) for seed in range(5)]
+    for prompt in prompts:
+        say(desk, prompt)
+        _settled(desk)
+        tree.resize(0)  # from now on it lies on disk alone
+        tree.resize(64 << 20)
     lose(desk)
+    told = [say(desk, prompt).started for prompt in (prompts[4], prompts[0])]
+    assert desk.engine.close(LONG)
 
-    told = [say(desk, prompt).started for prompt in (firsts[4], firsts[0])]
     assert ["disk", ""] == [started.restored_from for started in told]
     assert [(), ()] == [started.notices for started in told]
+    assert 0 < sum(path.stat().st_size for path in files(tmp_path)) <= 150_000
 
 
 def test_a_full_disk_is_told_once_and_written_to_again_when_there_is_room(
