@@ -268,6 +268,35 @@ def test_nodes_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 # Taking in.
 
 
+def test_a_bundle_too_large_for_a_plain_zip_and_one_from_a_pipe_are_read_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def seek(self, *_: int) -> int:
+            raise OSError("a pipe cannot be sought in")
+
+        tell = seek
+
+    path, vault = said("trip", (ANSWER, 16), (BRANCH, 11)), put(TRUNK, ANSWER, BRANCH)
+    plain, large, pipe = io.BytesIO(), io.BytesIO(), Pipe()
+    state.write_bundle(Session(path), plain, vault)
+    state.write_bundle(Session(path), pipe, vault)
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile, "ZIP64_LIMIT", 500)
+        state.write_bundle(Session(path), large, vault)
+    assert len(large.getvalue()) > len(plain.getvalue())
+    for data in (large.getvalue(), pipe.getvalue()):
+        (tmp_path / "other").write_bytes(data)
+        vault.clear()
+        with bundle.opened(tmp_path / "other") as packed:
+            assert path.read_bytes() == packed.log()
+            assert [] == state.take(packed, vault, PLENTY)
+        assert {n.digest: n.data for n in (TRUNK, ANSWER, BRANCH)} == files()
+
+
 def repacked(
     file: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], *, way: int = 0
 ) -> None:
