@@ -223,6 +223,6 @@ def test_a_push_costs_the_same_however_much_was_said(text: str, begun: bool) -> 
     router = ChannelRouter(THOUGHT, CALL, begun=begun)
     router.push(text * 2)
     little = quickest(router.push, text)
-    router.push(text * (200_000 // len(text)))
+    router.push(text * (800_000 // len(text)))
 
     assert quickest(router.push, text) < 4 * little
