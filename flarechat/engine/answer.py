@@ -104,6 +104,15 @@ class Answer:
         return bool(self.request.stop or self.request.logprobs)
 
     @property
+    def legal(self) -> Callable[[Sequence[int]], int] | None:
+        """How many drafts, from the first, its judges would let stand; None where none judges."""
+        return None
+
+    def forced(self, limit: int) -> Sequence[int]:
+        """Up to `limit` tokens that come next for certain."""
+        return ()
+
+    @property
     def left(self) -> int:
         """Tokens the budget still allows."""
         return self.budget - len(self.generated)
