@@ -8,17 +8,13 @@ says nothing, such as a control token, ends what is taken of an answer's tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from flarechat.engine.text.thinking import CLOSE, ends_in_thinking
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.protocol import Message
-
-if TYPE_CHECKING:
-    from flarechat.engine.text.template import ChatTemplate
 
 # A part of a rendered chat: where it begins and ends, and the message that says it.
 Located = tuple[int, int, Message]
@@ -29,8 +25,8 @@ _INVALID = "\ufffd"
 
 
 def located_answers(
-    template: ChatTemplate, messages: Sequence[Message], text: str, spare: Iterator[str], *,
-    thinking: bool,
+    render: Callable[[Sequence[Message]], str], messages: Sequence[Message], text: str,
+    spare: Iterator[str],
 ) -> list[Located]:  # fmt: skip
     """Where the contents of the messages that have tokens stand in `text`, a rendered chat.
 
@@ -51,7 +47,7 @@ def located_answers(
             fenced[place] = replace(message, content=content)
     if not fences:
         return []
-    shown = template.render(fenced, thinking=thinking)
+    shown = render(fenced)
     if shown.translate(dict.fromkeys(map(ord, fences))) != text:
         return []
     found = enumerate(re.finditer(f"[{''.join(fences)}]", shown))
@@ -76,7 +72,7 @@ def spelt(tokenizer: Tokenizer, tokens: Sequence[int], before: str, text: str) -
     """Ids of `text`, which stands behind `before` in an answer of these tokens: the tokens as far
     as they say it, and what is left encoded anew.
     """
-    said = _saying(tokenizer, tokens)
+    said = saying(tokenizer, tokens)
     if not before and tokenizer.decode(said) == text:
         return said
     first = 0 if not before else None
@@ -108,7 +104,7 @@ def begun_tokens(tokenizer: Tokenizer, prompt: Sequence[int], message: Message) 
     text does, or what it thought before. Where they do not say it, the text is encoded, behind the
     end of the thinking if the prompt opens that.
     """
-    said = _saying(tokenizer, message.tokens)
+    said = saying(tokenizer, message.tokens)
     text = tokenizer.decode(said)
     heard = (text, text.partition(CLOSE)[2].lstrip())
     if len(said) == len(message.tokens) > 0:
@@ -119,6 +115,6 @@ def begun_tokens(tokenizer: Tokenizer, prompt: Sequence[int], message: Message) 
     return tokenizer.encode_plain(thought + message.content) if message.content else []
 
 
-def _saying(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+def saying(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     """The tokens up to the first that is none of the model's, or says nothing."""
     return list(takewhile(lambda t: 0 <= t < 2**31 and tokenizer.token_bytes(t), tokens))

@@ -7,20 +7,29 @@ conversation has none (SmolLM2's does); a system message takes its place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from flarechat.engine.text.answers import Located, begun_tokens, located_answers, spelt
+from flarechat.engine.text.callforms import HERMES
+from flarechat.engine.text.calls import ToolForm
+from flarechat.engine.text.literals import Literals
 from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.engine.text.toolturns import (
+    WORDS,
+    as_spoken,
+    as_text,
+    fields,
+    in_words,
+    known_form,
+)
 from flarechat.errors import TemplateError
-from flarechat.protocol import Message
+from flarechat.protocol import Message, Tool, ToolCall
 
 if TYPE_CHECKING:
     from flarechat.engine.text.sandbox import Program
-
-_PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 
 
 class ChatTemplate:
@@ -42,7 +51,7 @@ class ChatTemplate:
         return self._program.render(
             ({} if thinking else {"enable_thinking": False})
             | {
-                "messages": [{"role": m.role, "content": m.content} for m in messages],
+                "messages": fields(messages),
                 "bos_token": self.bos,
                 "eos_token": self.eos,
                 "add_generation_prompt": add_generation_prompt,
@@ -50,6 +59,20 @@ class ChatTemplate:
                 "documents": None,
             }
         )
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether it shows definitions, calls and results in a form that is known."""
+        return self._known_form is not None
+
+    @property
+    def form(self) -> ToolForm:
+        """How the model writes calls: as its template does, or else as it is told to."""
+        return self._known_form or HERMES
+
+    @cached_property
+    def _known_form(self) -> ToolForm | None:
+        return known_form(self.render)
 
     @cached_property
     def _program(self) -> Program:
@@ -65,75 +88,86 @@ class ChatTemplate:
 
 def encode_chat(
     template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message], *,
-    thinking: bool = True, model: str = "",
+    thinking: bool = True, model: str = "", tools: Sequence[Tool] = (),
 ) -> list[int]:  # fmt: skip
-    """The prompt's ids. Control tokens come from the template only, never from a message.
+    """The prompt's ids. Control tokens come from the template only, never from a message or from
+    the definition of one of the `tools`.
 
-    A message that spells a control token ("<|im_end|>") keeps those characters as plain text.
-    The template sees one private-use character in place of each such literal; after rendering,
-    the text is cut at the template's own control tokens, the literals are put back and the parts
-    between are encoded without control tokens. A chat without such literals, and without tokens, is
-    encoded in one go, with the ids any other implementation gives it.
+    A message that spells a control token ("<|im_end|>") keeps those characters as plain text, and
+    so do definitions, results and arguments that spell a mark of calls. A chat without such
+    literals, and without tokens, is encoded in one go, with the ids any other implementation gives
+    it.
 
     An answer that `model` (a fingerprint) generated as certain tokens is these tokens, as far as
-    they say it, so that a prompt begins with the prompt and the answer before it. An answer that
-    comes last is left open: the model goes on behind it.
+    they say it, so that a prompt begins with the prompt and the answer before it, calls and all. An
+    answer that comes last is left open: the model goes on behind it.
     """
     own = [m if m.model == model else replace(m, tokens=()) for m in messages]
     begun = own.pop() if own and own[-1].role == "assistant" else None
-    contents = [message.content for message in own]
-    spare = _unused(frozenset("".join(contents)))
-    marks = dict(zip(_literals(tokenizer, contents), spare, strict=False))
-    shown = [replace(m, content=_translated(tokenizer, m.content, marks)) for m in own]
-    text = template.render(shown, thinking=thinking)
-    answers = located_answers(template, shown, text, spare, thinking=thinking)
-    back = {ord(mark): literal for literal, mark in marks.items()}
-    ids = _encode_pieces(tokenizer, text, answers, back)
+    said = [as_spoken(tokenizer, message) for message in own]
+    spoken = [n for n, message in enumerate(said) if message is not own[n]]
+    ids = _encoded(template, tokenizer, said, tools, spoken, thinking=thinking)
+    if ids is None:
+        ids = _encoded(template, tokenizer, own, tools, (), thinking=thinking)
     if not ids:
         raise TemplateError(
             "The model's chat template makes an empty prompt of the conversation.",
             "Give another model with --model, or report the template to whoever made the model.",
         )
-    return ids if begun is None else [*ids, *begun_tokens(tokenizer, ids, begun)]
+    if begun is None:
+        return ids
+    begun = as_spoken(tokenizer, begun)
+    begun = as_text(begun, template.form) if begun.calls else begun
+    return [*ids, *begun_tokens(tokenizer, ids, begun)]
+
+
+def _encoded(
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence[Message],
+    tools: Sequence[Tool], spoken: Sequence[int], *, thinking: bool,
+) -> list[int] | None:  # fmt: skip
+    """The ids; None if the template says an answer that is to be as `spoken` in any other way."""
+    told = bool(tools) or any(m.calls or m.role == "tool" for m in messages)
+    definitions = [tool.definition for tool in tools]
+    texts = (definitions, *((m.content, *map(_parts, m.calls)) for m in messages))
+    literals = Literals(tokenizer, texts, WORDS if told else ())
+    definitions = [literals.hide(definition, guarded=True) for definition in definitions]
+    shown = [_hidden(literals, message) for message in messages]
+    answers = [shown[place] for place in spoken]
+    if told and not template.knows_tools:
+        shown, definitions, answers = in_words(shown, definitions), [], []
+    render = partial(template.render, thinking=thinking, tools=definitions)
+    text = render(shown)
+    located = located_answers(render, shown, text, literals.spare)
+    if any(all(answer is not message for *_, message in located) for answer in answers):
+        return None
+    return _encode_pieces(tokenizer, text, located, literals)
 
 
 def _encode_pieces(
-    tokenizer: Tokenizer, text: str, answers: Sequence[Located], back: Mapping[int, str]
+    tokenizer: Tokenizer, text: str, answers: Sequence[Located], literals: Literals
 ) -> list[int]:
-    """The ids of a rendered chat: of an answer its tokens; of what is between, where literals are
-    to be put `back`, the control tokens and plain text."""
+    """The ids of a rendered chat: of an answer its tokens, and what is between encoded."""
     ids: list[int] = []
     at = 0
     for start, end, message in answers:
-        ids += _encode_between(tokenizer, text[at:start], back)
+        ids += literals.encode(text[at:start])
         before = message.content[: message.content.index(text[start:end])]
-        said = text[start:end].translate(back)
-        ids += spelt(tokenizer, message.tokens, before.translate(back), said)
+        said = literals.shown(text[start:end])
+        ids += spelt(tokenizer, message.tokens, literals.shown(before), said)
         at = end
-    return ids + _encode_between(tokenizer, text[at:], back)
+    return ids + literals.encode(text[at:])
 
 
-def _encode_between(tokenizer: Tokenizer, text: str, back: Mapping[int, str]) -> list[int]:
-    if not back:
-        return tokenizer.encode(text)
-    ids: list[int] = []
-    for piece, control in tokenizer.split_control(text):
-        ids += tokenizer.encode_plain(piece.translate(back)) if control is None else [control]
-    return ids
+def _hidden(literals: Literals, message: Message) -> Message:
+    """A message with stand-ins for its literals."""
+    calls = tuple(
+        replace(call, name=literals.hide(call.name, guarded=True),
+                arguments=literals.hide(call.arguments, guarded=True))
+        for call in message.calls
+    )  # fmt: skip
+    content = literals.hide(message.content, guarded=message.role == "tool")
+    return replace(message, content=content, calls=calls)
 
 
-def _literals(tokenizer: Tokenizer, contents: Sequence[str]) -> list[str]:
-    """The control tokens that the contents spell, each once."""
-    pieces = (piece for content in contents for piece in tokenizer.split_control(content))
-    return list(dict.fromkeys(piece for piece, control in pieces if control is not None))
-
-
-def _unused(used: frozenset[str]) -> Iterator[str]:
-    return (chr(code) for block in _PRIVATE_USE for code in block if chr(code) not in used)
-
-
-def _translated(tokenizer: Tokenizer, content: str, marks: dict[str, str]) -> str:
-    return "".join(
-        piece if control is None else marks[piece]
-        for piece, control in tokenizer.split_control(content)
-    )
+def _parts(call: ToolCall) -> tuple[Any, ...]:
+    return call.name, call.arguments
