@@ -44,10 +44,6 @@ class AnswerText:
             text += self._stops.push(piece)[0]
         return len(tokens), text
 
-    def kept(self, tokens: Sequence[int]) -> int:
-        """How many of them would stand if they came next. Nothing is read."""
-        return self.copy().read(tokens)[0]
-
     def hear(self, tokens: Sequence[int]) -> str:
         """Read what was said before, as if it had not been cut off: whole stop strings in it were
         none, but one may be begun. The text that is certain now.
@@ -61,7 +57,7 @@ class AnswerText:
         return self._stops.push(self._decoder.flush())[0] + self._stops.flush()
 
     def copy(self) -> AnswerText:
-        """Another that has read the same."""
+        """Another that has read the same, to read ahead what is not final yet; costs no text."""
         other = object.__new__(AnswerText)
         other._decoder, other._stops = self._decoder.copy(), self._stops.copy()
         other._silent = self._silent
