@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -45,26 +47,35 @@ def test_verbs_over_the_real_model_and_tokens_that_spell_what_was_said(smollm2: 
         app = FlarechatApp(settings, engine)
         async with app.run_test(size=(120, 36)) as pilot:
 
-            async def ended() -> Turn:
-                await pilot.pause(0.3)
-                while app.bridge.busy:
-                    await pilot.pause(0.1)
+            async def ended(*known: Turn) -> Turn:
+                """The last turn, once it is none of these and has ended."""
+                await until(lambda: last() not in known and not app.bridge.busy)
+                return last()
+
+            def last() -> Turn:
                 return app.bridge.conversation.turns[-1]
+
+            async def until(reached: Callable[[], bool]) -> None:
+                end = time.monotonic() + PATIENCE_S
+                while not reached():
+                    assert time.monotonic() < end, app.bridge.state
+                    await pilot.pause(0.1)
 
             await answered(app, pilot, "Tell me about the sea, please.", PATIENCE_S)
             first = await ended()
             short, few = first.text, len(first.tokens)
             await pilot.press("shift+tab", "c")
+            await until(lambda: len(first.tokens) > few)
             longer = await ended()
             await pilot.press("shift+tab", "r")
-            again = await ended()
+            again = await ended(first)
             await pilot.press("shift+tab", "i")
-            await pilot.pause(0.8)
+            await until(lambda: app.board.texts.keys() >= set(again.tokens))
             texts = [app.board.texts[token] for token in again.tokens]
             await pilot.press("escape", "k", "e")
             app.chat.prompt.put("What is the capital of France?")
             await pilot.press("enter")
-            edited = await ended()
+            edited = await ended(first, again)
 
             assert longer is first and first.text.startswith(short) and few < len(first.tokens)
             assert again is not first and again.text.startswith(short)
@@ -90,8 +101,9 @@ def test_two_chats_and_a_fan_are_answered_at_once_by_the_real_model(smollm2: Pat
             await answered(app, pilot, "What is the capital of France?", PATIENCE_S)
             app.chat.prompt.put("/fan 2 Name a colour.")
             await pilot.press("enter")
-            await pilot.pause(0.5)
-            while app.bridge.busy:
+            end = time.monotonic() + PATIENCE_S
+            while app.bridge.busy or not app.bridge.conversation.fan:
+                assert time.monotonic() < end, app.bridge.state
                 await pilot.pause(0.1)
             one, two = app.bridge.conversation.fan
             await pilot.press("2", "enter", "ctrl+n")
