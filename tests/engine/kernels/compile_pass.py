@@ -4,14 +4,15 @@ its name, what was asked for, the registers it takes and the bytes it spills."""
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from flarechat.engine.kernels import lookups, products, qkv, tall, verify_attention
@@ -21,6 +22,7 @@ from flarechat.engine.kernels.products import Cut, cut_for, tiling
 TYPES = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
 PLACES = {"index": "*i64", "consumed": "*i64", "finish": "*i64", "width": "i32", "shift": "i32",
           "spare": "i32"}  # fmt: skip
+LOGS: dict[str, str] = {}
 
 
 def compiled(
@@ -36,18 +38,14 @@ def compiled(
                if kind.startswith("*") or name.endswith("step")}  # fmt: skip
     source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
     options = {"num_warps": warps, "launch_pdl": True}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    print(kernel.__name__, label, *figures(made.asm["ptx"]), sep=",", flush=True)
+    with redirect_stdout(StringIO()) as log:
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    told = LOGS.setdefault(made.hash, log.getvalue())  # Of what was compiled before there is none.
+    print(kernel.__name__, label, *figures(told), sep=",", flush=True)
 
 
-def figures(ptx: str) -> tuple[int, int]:
-    """Registers of a thread, and bytes spilled."""
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(ptx)
-        file.flush()
-        tool = get_ptxas(90).path
-        asked = [tool, "-v", "--gpu-name", "sm_90a", file.name, "-o", "/dev/null"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
+def figures(said: str) -> tuple[int, int]:
+    """Registers of a thread, and bytes spilled, by what the assembler said."""
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
     return int(re.findall(r"Used (\d+) registers", said)[-1]), spilled
 
@@ -133,7 +131,14 @@ def main() -> None:
     compiled(lookups._last, "", placed, rows="*bf16", out="*bf16", slot_step="i32", **PLACES)
 
 
-if __name__ == "__main__":
+@contextmanager
+def told() -> Iterator[None]:
+    """Everything is compiled anew, and the assembler's log is printed."""
     with tempfile.TemporaryDirectory() as folder:
-        triton.knobs.cache.dir = folder
+        triton.knobs.cache.dir, triton.knobs.nvidia.dump_ptxas_log = folder, True
+        yield
+
+
+if __name__ == "__main__":
+    with told():
         main()

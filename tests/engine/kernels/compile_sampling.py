@@ -3,14 +3,13 @@ real vocabularies; a line for each, as `compile_pass` prints them."""
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any
 
 import triton
 
 from flarechat.engine.kernels import chain, commit, draws
 from flarechat.engine.kernels import filter as filters
-from tests.engine.kernels.compile_pass import compiled
+from tests.engine.kernels.compile_pass import compiled, told
 
 COUNT = filters.CANDIDATES
 FLOATS = ("repetition", "presence", "frequency", "temperature", "top_p", "min_p", "probs_out",
@@ -58,6 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        triton.knobs.cache.dir = folder
+    with told():
         main()
