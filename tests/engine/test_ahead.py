@@ -20,12 +20,13 @@ from flarechat.engine.drafters.blended import BlendedDrafter
 from flarechat.engine.drafters.copies import CopyDrafter
 from flarechat.engine.frame import LaneRecord
 from flarechat.engine.offer import Offer
-from flarechat.protocol import Round, Sampling, Speculation
+from flarechat.protocol import Message, Request, Round, Sampling, Speculation
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
 from tests.engine.test_flights import Late, late, tokens_of
 from tests.engine.test_schedules import (
     SAMPLINGS,
+    alone,
     assert_holds,
     assert_played_as_alone,
     play,
@@ -68,8 +69,9 @@ def wrong(token: int) -> int:
 
 def truth(make: Make, text: str = "hello", **fields: object) -> list[int]:
     """What is said without drafts."""
-    fields = {"sampling": WARM, "max_tokens": COUNT, **fields, "speculation": PLAIN}
-    return tokens_of(make(mtp=False).ask(text, **fields)[1])
+    messages = (Message(role="user", content=text),)
+    fields = {"sampling": WARM, "max_tokens": COUNT, **fields}
+    return tokens_of(alone(make, Request(id="", messages=messages, **fields))[1])  # type: ignore[arg-type]
 
 
 def assert_adds_up(made: Desk, request: str) -> None:
