@@ -15,6 +15,9 @@ PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 ARGS ?=
 
+# A process of tests for each processor, four at most; PYTEST_FLAGS="-n 0" runs them in one.
+TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -22,14 +25,14 @@ chat: $(KERNELS) ## open the chat (ARGS="--model FILE" and other flags go to fla
 	$(BIN)/flarechat $(ARGS)
 
 test: $(KERNELS) ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(TESTS) $(PYTEST_FLAGS)
 
 check: $(KERNELS) ## format, lint, types, import contracts, tests, sanitizers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(TESTS) $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m sanitizers
 
 bench: $(KERNELS) ## measure drafting against plain decoding (ARGS="--workload edit")

@@ -21,6 +21,10 @@ _SHARED_CACHE = os.environ.get("FLARECHAT_TEST_CACHE") or platformdirs.user_cach
 # a machine with a GPU, `TRITON_INTERPRET=0 pytest -m cuda` runs the tests that need one.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Processes of tests that run side by side leave one another's processors alone, and so do theirs.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The application freezes what it has loaded. Here that is Triton too, whose bindings complain after
 # pytest's last line of all that the interpreter could not free.
 atexit.register(gc.unfreeze)
