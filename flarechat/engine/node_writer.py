@@ -82,18 +82,25 @@ class NodeWriter:
     def _run(self) -> None:
         """The thread: one node after the other, and the budget when there is none for now."""
         _step_back()
-        while (job := self._next()) is not None:
-            node, made = job
-            try:
-                self._keep(node, made)
-            except StorageError as error:
-                self._fail(f"Prefixes cannot be kept on disk for now: {error}")
-            except Exception as error:
-                traceback.print_exc()
-                self._fail(f"Prefixes cannot be kept on disk for now: {error or type(error)}.")
-            finally:
-                self._queued.discard(node.digest)
-        self._trim()
+        try:
+            while (job := self._next()) is not None:
+                self._try(*job)
+            self._trim()
+        finally:
+            self._over = True
+            self._queued.clear()
+
+    def _try(self, node: Node, made: torch.cuda.Event | None) -> None:
+        """Keep one node, whatever may be in the way."""
+        try:
+            self._keep(node, made)
+        except StorageError as error:
+            self._fail(f"Prefixes cannot be kept on disk for now: {error}")
+        except Exception as error:
+            traceback.print_exc()
+            self._fail(f"Prefixes cannot be kept on disk for now: {_named(error)}.")
+        finally:
+            self._queued.discard(node.digest)
 
     def _next(self) -> _Job | None:
         """The next in the queue, or None when it is time to leave."""
@@ -173,6 +180,10 @@ class NodeWriter:
             return set()
         stems = (name.removesuffix(nodefile.SUFFIX) for name in names)
         return {stem for stem in stems if len(stem) == len(self.owner) and stem.isalnum()}
+
+
+def _named(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _made(node: Node) -> torch.cuda.Event | None:

@@ -163,7 +163,7 @@ class Vault:
             self._spoilt(path, node.digest, damaged.reason)
         except Exception as failure:
             traceback.print_exc()
-            self._lament(f"{failure or type(failure).__name__}")
+            self._lament(str(failure) or type(failure).__name__)
         self.writer.on_disk.discard(node.digest)
         self._listed = None
         return None

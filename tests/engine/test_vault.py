@@ -409,7 +409,9 @@ def test_whatever_fails_behind_it_the_engine_is_right(
     monkeypatch.setattr(owner, name, failing)
     told = [say(desk, prompt).started.notices for prompt in (following, PROMPT[:30])]
     _ended(desk) if part == "thread" else _settled(desk)
-    told.append(say(desk, PROMPT[:20]).started.notices)
+    last = say(desk, PROMPT[:20])
+    assert (part != "thread") == bool(last.finished.snapshot)
+    told.append(last.started.notices)
     sentence = "Prefixes cannot be kept on disk for now: out of order."
     assert ([sentence] if part == "keep" else []) == [n for ns in told for n in ns]
     began = time.monotonic()
