@@ -14,8 +14,9 @@ from pathlib import Path
 
 from flarechat.vault.nodefile import Header, read_whole
 
-# Whole files are held, so that there are never more than so many.
-_MOST = min(8, os.cpu_count() or 1)
+# Whole files are held, so that there are never more than so many. On two cores reading ahead took
+# longer than one file after the other: there it is left out.
+_MOST = min(8, (os.cpu_count() or 1) // 4)
 
 _Read = tuple[Header, bytes]
 

@@ -13,6 +13,13 @@ from flarechat.engine import reading
 from flarechat.vault import nodefile
 from flarechat.vault.identity import Identity, digest_of
 
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four, however many cores there are."""
+    monkeypatch.setattr(reading, "_MOST", 4)
+
+
 OWNER = Identity(recipe="r", fingerprint="f", dtype="float32", device="cpu")
 
 
