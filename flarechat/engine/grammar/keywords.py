@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from flarechat.engine.grammar.formats import FORMATS, MAX_HOSTNAME
-from flarechat.engine.grammar.patterns import PatternError, searched
+from flarechat.engine.grammar.patterns import PatternError, agreed, searched
 from flarechat.errors import GrammarError
 
 MAX_EXACT = 2**53
@@ -47,6 +47,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
 }
 
 Schema = dict[str, Any]
+Found = TypeVar("Found")
 
 
 def refuse(what: str, at: str, hint: str = "") -> NoReturn:
@@ -179,24 +180,40 @@ def _check_least(schema: Schema, at: str) -> None:
 
 
 def _translate(schema: Schema, at: str) -> None:
-    if isinstance(schema.get("pattern", ""), str):
-        if "pattern" in schema:
-            schema["pattern"] = _pattern(schema["pattern"], "pattern", at, shared=True)
-    else:
-        refuse("pattern is no text", at)
+    if "pattern" in schema:
+        schema["pattern"] = _pattern(schema["pattern"], "pattern", at)
     names = schema.get("patternProperties", {})
-    if names:
-        schema["patternProperties"] = {
-            _pattern(name, "patternProperties", at, shared=False): inner
-            for name, inner in names.items()
-        }
-        if len(schema["patternProperties"]) < len(names):
-            refuse("patternProperties has one pattern in two spellings", at)
+    if not names:
+        return
+    for name in names:
+        _check_name_pattern(name, schema, at)
+    translated = {_pattern(n, "patternProperties", at): inner for n, inner in names.items()}
+    if len(translated) < len(names):
+        refuse("patternProperties has one pattern in two spellings", at)
+    schema["patternProperties"] = translated
 
 
-def _pattern(pattern: str, word: str, at: str, *, shared: bool) -> str:
+def _check_name_pattern(name: str, schema: Schema, at: str) -> None:
+    """A name that some readers find and others do not must not be legal at all."""
+    listed = [*schema.get("properties", {}), *schema.get("required", [])]
+    closed = schema.get("additionalProperties") is False and all(map(str.isascii, listed))
+    if not closed and not _reads(agreed, name, "patternProperties", at):
+        refuse(
+            f"patternProperties {name!r} takes characters on which readers differ",
+            at,
+            "Spell them out, as [0-9] for \\d, or set additionalProperties to false.",
+        )
+
+
+def _pattern(pattern: Any, word: str, at: str) -> str:
+    if not isinstance(pattern, str):
+        refuse(f"{word} is no text", at)
+    return _reads(searched, pattern, word, at)
+
+
+def _reads(read: Callable[[str], Found], pattern: str, word: str, at: str) -> Found:
     try:
-        return searched(pattern, shared=shared)
+        return read(pattern)
     except PatternError as error:
         refuse(f"{word} {pattern!r}: {error}", at)
 

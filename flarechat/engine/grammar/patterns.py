@@ -1,8 +1,8 @@
 r"""Regular expressions as JSON schema writes them (ECMA-262), in the library's dialect.
 
 Owns what a pattern means. Where readers differ, as in whether \d takes digits of every script, a
-pattern takes what all of them take (`shared`), or exactly what the standard says. Whatever has no
-such meaning is refused: look-around, back-references, flags, anchors inside.
+pattern takes what all of them take. Whatever has no such meaning is refused: look-around,
+back-references, flags, anchors inside.
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ from collections.abc import Callable
 
 _NAMED = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\x0c", "v": r"\x0b", "0": r"\x00"}
 _SPACES = r" \t\n\r\x0c\x0b\u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
-_STANDARD = {
-    "d": "0-9",
-    "w": "0-9A-Za-z_",
-    "s": _SPACES + r"\u{feff}",
-    ".": r"\n\r\u{2028}\u{2029}",
-}
-_NARROW = {**_STANDARD, "s": _SPACES}
+_NARROW = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACES, ".": r"\n"}
 _WIDE = {
     "d": r"\p{Nd}",
     "w": r"\p{L}\p{N}_",
-    "s": _STANDARD["s"] + r"\u{85}\x1c-\x1f",
-    ".": _STANDARD["."],
+    "s": _SPACES + r"\u{feff}\u{85}\x1c-\x1f",
+    ".": r"\n\r\u{2028}\u{2029}",
 }
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u\{([0-9A-Fa-f]{1,6})\}|u([0-9A-Fa-f]{4})")
@@ -36,23 +30,30 @@ class PatternError(Exception):
     """Why a pattern cannot be enforced, in words that fit behind a colon."""
 
 
-def searched(pattern: str, *, shared: bool = True) -> str:
+def searched(pattern: str) -> str:
     """A pattern that a text has somewhere inside, anchors as they stand."""
-    return _Reader(pattern, shared).read()
+    return _Reader(pattern).read()
+
+
+def agreed(pattern: str) -> bool:
+    """Whether all readers find the pattern in the same texts."""
+    return pattern == ".*" or searched(pattern) == _Reader(pattern, narrow=False).read()
 
 
 def matched(pattern: str) -> str:
     """A pattern that a whole text has; anchors at the ends of alternatives say nothing then."""
-    return _Reader(pattern, shared=True, whole=True).read()
+    return _Reader(pattern, whole=True).read()
 
 
 class _Reader:
-    """Reads one pattern from left to right and says it again in the other dialect."""
+    """Reads one pattern from left to right and says it again in the other dialect.
 
-    def __init__(self, pattern: str, shared: bool, whole: bool = False) -> None:
+    It takes what all readers take (`narrow`), or what any does.
+    """
+
+    def __init__(self, pattern: str, *, narrow: bool = True, whole: bool = False) -> None:
         self._text, self._at, self._depth, self._whole = pattern, 0, 0, whole
-        self._inside = _NARROW if shared else _STANDARD
-        self._outside = _WIDE if shared else _STANDARD
+        self._inside, self._outside = (_NARROW, _WIDE) if narrow else (_WIDE, _NARROW)
 
     def read(self) -> str:
         said = ""

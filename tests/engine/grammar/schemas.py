@@ -110,7 +110,7 @@ SCHEMAS: dict[str, Any] = {
     },
     "closed by pattern": {
         "type": "object",
-        "patternProperties": {"^[ab]{1,2}$": INTEGER},
+        "patternProperties": {r"^[ab]\d?$": INTEGER},
         "additionalProperties": False,
     },
     "recursive": {
@@ -166,6 +166,7 @@ REFUSED: tuple[tuple[Any, str, str], ...] = (
     ({"minProperties": 1, "type": "object"}, "minProperties", "root"),
     ({"maxProperties": 1, "properties": {"a": {}, "b": {}}}, "maxProperties", "root"),
     ({"patternProperties": {"^a": INTEGER, "b$": TEXT}}, "patternProperty", "root"),
+    ({"patternProperties": {r"\w": INTEGER}}, "patternProperties", "root"),
     ({"items": {"pattern": "(?=a)"}}, "pattern", "/items"),
     ({"pattern": r"(a)\1"}, "pattern", "root"),
     ({"pattern": r"\bword"}, "pattern", "root"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flarechat.engine.grammar import Vocabulary, compile_constraint
-from flarechat.engine.grammar.patterns import PatternError, matched, searched
+from flarechat.engine.grammar.patterns import PatternError, agreed, matched, searched
 from flarechat.protocol import Constraint
 
 PATTERNS = (
@@ -68,9 +68,9 @@ def test_what_readers_understand_differently_is_refused(pattern: str, why: str) 
     assert why in str(error.value)
 
 
-def test_names_of_properties_are_taken_as_the_standard_says() -> None:
-    assert r"[^0-9]" == searched(r"\D", shared=False)
-    assert r"[^\p{Nd}]" == searched(r"\D")
+def test_readers_agree_on_what_is_spelled_out() -> None:
+    assert [True] * 4 == [agreed(text) for text in ("^[0-9]+$", "a|b", ".*", "^S_")]
+    assert [False] * 4 == [agreed(text) for text in (r"^\d+$", r"[^\w]", "^.$", r"\S")]
 
 
 def test_anchors_of_a_whole_text_say_nothing_at_its_ends_and_are_refused_inside() -> None:
