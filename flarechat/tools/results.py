@@ -1,0 +1,34 @@
+"""What came of a call: a word for it and the text that goes back to the model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flarechat.textsafe import strip_controls, well_formed
+
+DONE, FAILED, REFUSED, UNRUN, STOPPED = "done", "failed", "refused", "unrun", "stopped"
+OUTCOMES = (DONE, FAILED, REFUSED, UNRUN, STOPPED)
+
+# Escape sequences as a whole: without their first character they would be left as letters.
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of the call with the id `call`, of the tool `name`. `outcome` is one of OUTCOMES:
+    it ran, it failed, the user refused it, it was not run, or it was stopped.
+    """
+
+    call: str
+    name: str
+    outcome: str
+    text: str
+
+
+def clean(text: str) -> str:
+    """`text` without escape sequences and control characters, and such that it can be encoded."""
+    return well_formed(strip_controls(_SEQUENCES.sub("", text)))
