@@ -14,6 +14,7 @@ from flarechat.config import Settings
 from flarechat.errors import UsageError
 from flarechat.protocol import (
     MAX_LANES,
+    Called,
     Delta,
     ErrorInfo,
     Finished,
@@ -25,15 +26,20 @@ from flarechat.protocol import (
     Sampling,
     Started,
     Timings,
+    Tool,
+    ToolCall,
     Usage,
 )
 from flarechat.sessions.provenance import UNKNOWN, add_round
+from flarechat.sessions.toolturns import sound
 from flarechat.sessions.turns import Turn
 from flarechat.telemetry import RoundTotals, summed
 from flarechat.textsafe import well_formed
 
 FEWEST, MOST = 2, MAX_LANES
+CALLED = "tool_calls"
 _SEEDS = 2**63
+_UNRUN = "Error: this call was not run."
 
 
 class Asked:
@@ -59,9 +65,12 @@ class Asked:
 
     def request(
         self, turns: Sequence[Turn], system: str | None, settings: Settings, model: ModelInfo,
-        controller: dict[str, Any] | None, *, private: bool = False,
+        controller: dict[str, Any] | None, *, private: bool = False, tools: tuple[Tool, ...] = (),
     ) -> Request:  # fmt: skip
-        """What the engine is asked, behind these turns; the turn notes its law and its model."""
+        """What the engine is asked, behind these turns; the turn notes its law and its model.
+
+        A choice of tools that has the model call one holds until it has called.
+        """
         turn, law = self.turn, self.law(model.recommended, settings, model.fingerprint)
         speculation = settings.speculation()
         request = Request(
@@ -75,6 +84,8 @@ class Asked:
             thinking=settings.thinking,
             controller=controller,
             private=private,
+            tools=tools,
+            tool_choice=_choice(turns, settings.tool_choice) if tools else "auto",
         )
         turn.sampling, turn.model_fingerprint = law, model.fingerprint
         return request
@@ -97,6 +108,8 @@ class Asked:
         if isinstance(event, Round):
             self.totals.add(event)
             add_round(self.turn, event)
+        if isinstance(event, Called) and event.call:
+            self.turn.calls += (sound(event.call),)
         if isinstance(event, Delta) and event.channel == "answer":
             self.turn.text += event.text
         elif isinstance(event, Delta) and event.channel == "thinking":
@@ -116,8 +129,11 @@ class Asked:
 
     def end(self, finished: Finished) -> None:
         """The answer ended. One that went on has its figures joined, and is left as it was by a
-        failure: what it had said is not lost with it.
+        failure: what it had said is not lost with it. One that ended by itself behind calls ended
+        for them.
         """
+        if finished.reason == "stop" and self.turn.calls:
+            finished = dataclasses.replace(finished, reason=CALLED)
         if not self.continues:
             self.turn.finish(finished)
             return
@@ -180,21 +196,37 @@ def added(first: Finished, then: Finished) -> Finished:
 
 def messages_of(turns: Sequence[Turn], system: str | None) -> tuple[Message, ...]:
     """What the model is given: no empty turn, neighbours of one role as one message, and nothing
-    of what it thought.
+    of what it thought. A call without a result is told as not run.
 
     A message whose answer failed is left out with it: it is sent again, or never fits.
     """
     messages = [Message(role="system", content=well_formed(system))] if system else []
+    calls: dict[str, ToolCall] = {}
     for turn, reply in zip(turns, [*turns[1:], None], strict=True):
-        failed = turn.status == "error" or (reply is not None and reply.status == "error")
-        if failed or not turn.text.strip():
+        if turn.role == "tool":
+            if calls.pop(turn.call, None):
+                messages.append(_message(turn))
             continue
+        unsaid = reply is not None and reply.status == "error" and turn.role == "user"
+        if turn.status == "error" or unsaid or not (turn.text.strip() or turn.calls):
+            continue
+        messages += map(_unrun, calls)
         message = _message(turn)
         if messages and messages[-1].role == turn.role:
             text = f"{messages.pop().content}\n\n{message.content}"
-            message = Message(role=turn.role, content=text)
+            message = Message(role=turn.role, content=text, calls=turn.calls)
         messages.append(message)
-    return tuple(messages)
+        calls = {call.id: call for call in turn.calls}
+    return (*messages, *map(_unrun, calls))
+
+
+def _unrun(call: str) -> Message:
+    return Message(role="tool", content=_UNRUN, call=call)
+
+
+def _choice(turns: Sequence[Turn], wanted: str) -> str:
+    """The choice of tools behind these turns: one that has the model call is met by a call."""
+    return "auto" if wanted != "none" and turns and turns[-1].role == "tool" else wanted
 
 
 def _message(turn: Turn) -> Message:
@@ -204,6 +236,8 @@ def _message(turn: Turn) -> Message:
         content=well_formed(turn.text),
         tokens=tuple(turn.tokens),
         model=turn.model_fingerprint if turn.tokens else "",
+        calls=turn.calls,
+        call=turn.call,
     )
 
 

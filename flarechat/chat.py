@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 from flarechat.asking import Asked, check_ways
+from flarechat.calls import CallingThread
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError, SessionError
 from flarechat.protocol import (
+    Called,
     EngineDoor,
     ErrorInfo,
     Event,
@@ -31,17 +33,17 @@ from flarechat.sessions.names import new_id
 from flarechat.sessions.session import SessionWriter
 from flarechat.sessions.turns import Turn
 from flarechat.telemetry import RoundTotals
-from flarechat.thread import Thread
 
 __all__ = ["Conversation", "Turn"]
 
 CHECKPOINT_S = 1.0
 
 
-class Conversation(Thread):
-    """One conversation with an engine: what was said, and the answers under way.
+class Conversation(CallingThread):
+    """One conversation with an engine: what was said, and the answers and calls under way.
 
-    `settings` may be replaced between turns; the next request follows them.
+    `settings` may be replaced between turns; the next request follows them. While it is `busy`,
+    call `tend` often.
     """
 
     def __init__(self, engine: EngineDoor, settings: Settings) -> None:
@@ -134,12 +136,16 @@ class Conversation(Thread):
 
     def continue_answer(self) -> Turn:
         """Let the model go on with the last answer, which was stopped or cut off: the text, tokens
-        and figures are added to its own. Returns its turn, streaming.
+        and figures are added to its own; or answer, where a tool's result is the last there is.
+        Returns its turn, streaming.
         """
+        self._require_rest()
+        if self.unanswered:
+            return self._answer()
         return self._ask([Asked(self._reopen(), continues=True)])[0]
 
     def _answer(self) -> Turn:
-        """Ask for one answer to the last of the turns, which is the user's."""
+        """Ask for one answer to the last of the turns, which is the user's or a tool's."""
         turn = Turn(id=new_id(), parent=self.turns[-1].id, role="assistant", text="")
         return self._ask([Asked(turn, len(self._tree.siblings(turn)) + 1)])[0]
 
@@ -172,6 +178,7 @@ class Conversation(Thread):
         for asked in list(self._live.values()):
             if asked.turn is not picked:
                 self._stop(asked)
+        self._begin_calls(picked)
         return picked
 
     def _ask(self, asked: list[Asked]) -> list[Turn]:
@@ -207,9 +214,21 @@ class Conversation(Thread):
             return self._finish(asked, event)
         if isinstance(event, Started):
             self.notices += event.notices
+        if isinstance(event, Called) and event.error:
+            self.notices.append(f"The model wrote a call that is none: {event.error}")
         asked.take(event)
         self.checkpoint()
         return asked.turn
+
+    def tend(self) -> list[Turn]:
+        """Go on with calls of tools, and save; call it while anything is under way. Returns the
+        turns that were added: results, and behind them the answer that is then asked for.
+        """
+        added, all_told = self._go_on_calling()
+        if all_told:
+            added.append(self._answer())
+        self.checkpoint()
+        return added
 
     def checkpoint(self) -> None:
         """Save the answers so far when a second has passed. Call it also while nothing comes."""
@@ -220,7 +239,8 @@ class Conversation(Thread):
                 self._keeper.partial(turn)
 
     def stop(self) -> None:
-        """Cancel every answer under way; what they have stays."""
+        """Cancel every answer and every call under way; what they have stays."""
+        self.end_calls()
         for asked in list(self._live.values()):
             self._stop(asked)
 
@@ -248,8 +268,9 @@ class Conversation(Thread):
             turns = self._tree.path_to(self._tree.turns.get(asked.turn.parent or ""))
             private = self._keeper is None
             request = asked.request(
-                turns, self.system, self.settings, model, controller, private=private
-            )
+                turns, self.system, self.settings, model, controller, private=private,
+                tools=self.toolbox.tools,
+            )  # fmt: skip
             self._engine.submit(request)
             asked.submitted = True
         except FlarechatError as error:
@@ -263,6 +284,8 @@ class Conversation(Thread):
             self._tree.controller, self._tree.device_fingerprint = finished.controller, device
         if self._keeper:
             self._keeper.finish(turn, device)
+        if not self.fan:
+            self._begin_calls(turn)
         if self.fan and not self._live and not any(answer.text for answer in self.fan):
             self.pick(0)
         return turn

@@ -73,6 +73,9 @@ class Settings:
     prefix_cache_disk: int = 2048
     history_drafts: bool = True
     acceptance: str = "auto"
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
+    tool_rounds: int = 8
     session: str | None = None
     theme: str = "auto"
 
@@ -97,6 +100,9 @@ class Settings:
         _within("prefix-cache-disk", self.prefix_cache_disk, 0, 2**31 - 1)
         if self.mtp_file is not None and (not self.mtp_file.strip() or "\0" in self.mtp_file):
             raise SettingsError("--mtp-file is empty or no path.", "Give a file, or leave it out.")
+        if any(not source.strip() or "\0" in source for source in self.tools):
+            raise SettingsError("--tools is empty or no path.", "Give a file, or leave it out.")
+        _within("tool-rounds", self.tool_rounds, 1, 64)
         self.sampling(Sampling())
         self.speculation()
         Request(

@@ -99,7 +99,12 @@ class Thread:
         """The answer whose figures count: of a fan the marked one, else the last."""
         if self.fan:
             return self.fan[self.marked]
-        return self.turns[-1] if self.turns else None
+        return next((turn for turn in reversed(self.turns) if turn.role != "tool"), None)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the last turn is a tool's result, behind which the model has said nothing."""
+        return bool(self.turns) and self.turns[-1].role == "tool"
 
     def pick(self, number: int) -> Turn:
         """Go on with this answer of the fan, from 0; the others stay as branches."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError
 from flarechat.protocol import (
+    Called,
     Delta,
     ErrorInfo,
     Event,
@@ -31,6 +32,7 @@ from flarechat.protocol import (
     Sampling,
     Started,
     Timings,
+    ToolCall,
     Usage,
 )
 from flarechat.telemetry import RoundTotals
@@ -60,7 +62,7 @@ BARE = dataclasses.replace(MODEL, mtp=None)
 class Play:
     """One scripted round: the pieces of text it emits, its width and its drafts' source. Of two
     sources joined by "+", the first drafts one token and the second the rest. What it says goes to
-    `channel`.
+    `channel`; `call` is complete with it.
     """
 
     pieces: tuple[str, ...]
@@ -68,6 +70,7 @@ class Play:
     source: str = "none"
     ms: float = 10.0
     channel: str = "answer"
+    call: ToolCall | None = None
 
     def round(self, request: str, index: int, context: int, lanes: int = 1) -> Round:
         """The Round event of this play: all but its last piece were accepted drafts."""
@@ -100,6 +103,12 @@ class Play:
 def words(text: str) -> tuple[Play, ...]:
     """A width-one play a word, spaces kept."""
     return tuple(Play((piece,)) for piece in text.replace(" ", "\x00 ").split("\x00") if piece)
+
+
+def calls(*made: tuple[str, str, dict[str, object]]) -> tuple[Play, ...]:
+    """A width-one play a call (id, name, arguments)."""
+    found = [ToolCall(id=own, name=name, arguments=given) for own, name, given in made]
+    return tuple(Play((f"<{call.name}>",), channel="tool", call=call) for call in found)
 
 
 class ScriptedEngine:
@@ -196,7 +205,7 @@ class _Turn:
         self.continued = begun.tokens if begun else ()
         self.prompt_tokens = prompt_tokens + len(self.continued)
         self.totals = RoundTotals()
-        self.said = {"answer": begun.content if begun else "", "thinking": ""}
+        self.said = {"answer": begun.content if begun else "", "thinking": "", "tool": ""}
         self.started, self.done = False, False
         self.restored = (0, "")
 
@@ -213,7 +222,9 @@ class _Turn:
         self.totals.add(played)
         text = "".join(play.pieces)
         self.said[play.channel] += text
-        return [played, Delta(request=self.request.id, text=text, channel=play.channel)]
+        delta = Delta(request=self.request.id, text=text, channel=play.channel)
+        called = Called(request=self.request.id, call=play.call, text=text)
+        return [played, delta, *([called] if play.call else [])]
 
     def _open(self) -> list[Event]:
         request = self.request

@@ -68,6 +68,13 @@ _PANELS: dict[str, tuple[_Row, ...]] = {
          "Let a model that thinks do so before it answers. Default: let it."),
         ("logprobs", str, "N",
          "Report log-probabilities with N alternatives a token, 0 to 20. Default: 0, off."),
+        ("tools", list[str], "FILE|NAMES",
+         "Tools that the model may call: a JSON or TOML file, or calculator,clock; may be "
+         "repeated. Default: none."),
+        ("tool_choice", str, "CHOICE",
+         "auto, none, required, or the name of the tool to call first. Default: auto."),
+        ("tool_rounds", str, "N",
+         "Most answers with calls before a turn ends, 1 to 64. Default: 8."),
         ("session", str, "NAME",
          "Continue the session of this name, or begin it. Default: not a named one."),
     ),
@@ -136,5 +143,6 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that were given, under the names of their settings."""
     flags["mtp"] = False if flags.pop("no_mtp") else None
-    flags["stop"] = tuple(flags["stop"] or ()) or None
+    for several in ("stop", "tools"):
+        flags[several] = tuple(flags[several] or ()) or None
     return {name: value for name, value in flags.items() if value is not None}

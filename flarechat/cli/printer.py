@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from flarechat.asking import CALLED
 from flarechat.cli.progress import Bar
 from flarechat.protocol import (
+    Called,
     Delta,
     Event,
     Finished,
@@ -20,8 +22,10 @@ from flarechat.protocol import (
     Ready,
     Round,
     Started,
+    ToolCall,
     to_dict,
 )
+from flarechat.sessions.turns import Turn
 from flarechat.textsafe import strip_controls
 
 
@@ -34,6 +38,12 @@ class Printer(Protocol):
     def show(self, event: Event) -> None:
         """Show one event, at once."""
 
+    def left(self, call: ToolCall) -> None:
+        """Show a call that whoever reads the output is to answer."""
+
+    def result(self, turn: Turn, answer: Turn) -> None:
+        """Show the result of a call that this answer made."""
+
     def end(self) -> None:
         """Leave stdout and stderr tidy, however the turn ended."""
 
@@ -41,7 +51,8 @@ class Printer(Protocol):
 class TextPrinter:
     """The answer's text as it comes, free of control characters, ending with a line break.
 
-    What the model thinks is not printed, only that it does; JSON events have all of it.
+    What the model thinks is not printed, only that it does; JSON events have all of it. Calls of
+    tools and the beginnings of their results go to stderr.
     """
 
     def __init__(self, bar: Bar) -> None:
@@ -58,11 +69,27 @@ class TextPrinter:
             show_progress(self._bar, event)
         if isinstance(event, Delta) and event.channel == "answer":
             self._write(strip_controls(event.text))
+        if isinstance(event, Finished) and event.reason == CALLED:
+            self._break_line()
+
+    def left(self, call: ToolCall) -> None:
+        self._break_line()
+        self._write(json.dumps({"name": call.name, "arguments": call.arguments}) + "\n")
+
+    def result(self, turn: Turn, answer: Turn) -> None:
+        self._bar.clear()
+        [call] = [call for call in answer.calls if call.id == turn.call]
+        arguments = _shortened(json.dumps(call.arguments, ensure_ascii=False))
+        told = f"{turn.name} {arguments} → {_shortened(turn.text)}"
+        print(f"flarechat: {strip_controls(told)}", file=sys.stderr, flush=True)
+
+    def _break_line(self) -> None:
+        if self._last != "\n":
+            self._write("\n")
 
     def end(self) -> None:
         self._bar.clear()
-        if self._last != "\n":
-            self._write("\n")
+        self._break_line()
 
     def _write(self, text: str) -> None:
         if text:
@@ -115,8 +142,7 @@ class FanPrinter(TextPrinter):
                 self.show(event)
 
     def _open(self) -> None:
-        if self._last != "\n":
-            self._write("\n")
+        self._break_line()
         blank = "\n" if self._at else ""
         self._write(f"{blank}--- answer {self._at + 1} of {len(self._requests)} ---\n")
 
@@ -137,13 +163,23 @@ class JsonPrinter:
     def show(self, event: Event) -> None:
         show_progress(self._bar, event)
         told = isinstance(event, Ready) and event.notices
-        if told or isinstance(event, Started | Progress | Round | Delta | Finished):
+        if told or isinstance(event, Started | Progress | Round | Delta | Called | Finished):
             fields = to_dict(event)
             fields.pop("controller", None)
             if number := self._numbers.get(fields.get("request", "")):
                 fields["answer"] = number
-            sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
-            sys.stdout.flush()
+            self._print(fields)
+
+    def left(self, call: ToolCall) -> None:
+        pass
+
+    def result(self, turn: Turn, answer: Turn) -> None:
+        fields = {"call": turn.call, "name": turn.name, "outcome": turn.reason, "text": turn.text}
+        self._print({"event": "tool_result", "request": answer.id, **fields})
+
+    def _print(self, fields: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
 
     def end(self) -> None:
         self._bar.clear()
@@ -157,6 +193,12 @@ def show_progress(bar: Bar, event: Event) -> None:
         bar.show("prefill", event.done, event.total)
     else:
         bar.clear()
+
+
+def _shortened(text: str) -> str:
+    """A text on one line, its beginning."""
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else line[:160] + "…"
 
 
 def stats_line(finished: Finished) -> str:

@@ -60,6 +60,15 @@ def run(
             "PROMPT. Default: no.",
         ),
     ] = False,
+    yes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--yes",
+            metavar="TOOL",
+            help="Run the model's calls of this tool of --tools, or of all; may be repeated. "
+            "Default: calls are refused, and the model is told.",
+        ),
+    ] = None,
     stats: Annotated[
         bool,
         typer.Option(
@@ -79,7 +88,9 @@ def run(
     from flarechat.cli.printer import FanPrinter, JsonPrinter, TextPrinter
     from flarechat.cli.progress import Bar
     from flarechat.cli.signals import Interrupted, Interrupts
-    from flarechat.cli.turn import Asking, answer
+    from flarechat.cli.turn import Asking, Leave, answer
+    from flarechat.protocol.tools import require_tools
+    from flarechat.tools.toolbox import Toolbox
 
     verbs = {"--edit": edit, "--regenerate": regenerate, "--continue-answer": go_on}
     verb = _verb(verbs, settings.session, fan)
@@ -87,6 +98,13 @@ def run(
     if fan is not None:
         check_ways(ways, None, settings.temperature)
         settings = replace(settings, concurrency=max(settings.concurrency, ways))
+    toolbox = Toolbox.of(settings.tools)
+    require_tools(toolbox.tools, settings.tool_choice)
+    if fan is not None and toolbox.tools and settings.tool_choice != "none":
+        raise UsageError("--fan and --tools exclude each other.", "Give one of them.")
+    every = {tool.name for tool in toolbox.tools} if "all" in (yes or ()) else set()
+    leave = Leave(toolbox, frozenset({*(yes or ())} - {"all"} | every))
+    leave.check()
     printers = JsonPrinter if as_json else TextPrinter if fan is None else FanPrinter
     try:
         with Interrupts() as interrupts, Bar() as bar:
@@ -96,7 +114,9 @@ def run(
             printer = printers(bar)
             engine = launch.engine_of(settings, bar.show)
             try:
-                code = answer(engine, settings, asking, printer, interrupts, stats=stats)
+                code = answer(
+                    engine, settings, asking, printer, interrupts, stats=stats, leave=leave
+                )
             finally:
                 engine.close()
     except Interrupted as interrupted:

@@ -165,11 +165,14 @@ def _told(turn: Turn, answers: int) -> str:
     """One turn of a transcript: who, of how many answers, what, and how it ended where that was
     not by itself.
     """
-    speaker = "You" if turn.role == "user" else "Model"
+    from flarechat.sessions.telling import ending, speaker, told_call
+
+    who = speaker(turn)
     if turn.role == "assistant" and answers > 1:
-        speaker += f" (one of {answers} answers)"
-    ending = "" if turn.status == "complete" else f" [{turn.status}]"
-    return f"{speaker}:{ending}\n{strip_controls(turn.text).rstrip()}"
+        who += f" (one of {answers} answers)"
+    said = [turn.text.rstrip()] if turn.text.rstrip() or not turn.calls else []
+    said += [f"→ {told_call(call)}" for call in turn.calls]
+    return strip_controls(f"{who}:{ending(turn)}\n" + "\n".join(said))
 
 
 def _plain(turns: list[Turn]) -> list[dict[str, Any]]:

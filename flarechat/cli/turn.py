@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from flarechat.asking import CALLED
 from flarechat.chat import Conversation, Turn
 from flarechat.cli.printer import Printer, stats_line
 from flarechat.cli.signals import Interrupts
 from flarechat.config import Settings
-from flarechat.errors import EXIT_OK, EngineError, StorageError
+from flarechat.errors import EXIT_OK, EngineError, StorageError, UsageError
 from flarechat.protocol import EngineDoor, Event, Failed, Finished, Ready
 from flarechat.textsafe import strip_controls
 from flarechat.thread import Thread, last_message
+from flarechat.tools.toolbox import Toolbox
 
 POLL_S = 0.1
 STOP_PATIENCE_S = 5.0
@@ -44,7 +47,8 @@ class Asking:
         if thread.fan:
             thread.pick(0)
         if self.verb == "--continue-answer":
-            thread.cut_off()
+            if not thread.unanswered:
+                thread.cut_off()
         else:
             last_message(thread.turns, "edit" if self.verb == "--edit" else "answer again")
 
@@ -61,6 +65,25 @@ class Asking:
         return conversation.fan_out(self.text, self.ways, lanes=lanes)
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The tools that the model may call, and the names of those that run; the others are refused.
+    One that is answered by hand ends the turn."""
+
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    allowed: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Refuse a name that is no tool's."""
+        names = [tool.name for tool in self.toolbox.tools]
+        for name in sorted(self.allowed.difference(names)):
+            known = f"Use all, or {', '.join(names)}." if names else "Give --tools as well."
+            raise UsageError(f"--yes {name} names no tool.", known)
+
+
+_NO_TOOLS = Leave()
+
+
 def answer(
     engine: EngineDoor,
     settings: Settings,
@@ -69,6 +92,7 @@ def answer(
     interrupts: Interrupts,
     *,
     stats: bool,
+    leave: Leave = _NO_TOOLS,
 ) -> int:
     """Play the turn in its session; returns the exit code."""
     name = settings.session
@@ -77,6 +101,7 @@ def answer(
         if name is not None
         else Conversation.new(engine, settings, saves=False)
     )
+    conversation.toolbox, conversation.allowed = leave.toolbox, set(leave.allowed)
     try:
         try:
             interrupts.quietly()
@@ -128,17 +153,45 @@ def _play(
     turns = _asked(conversation, asking, lanes)
     printer.asked([turn.id for turn in turns])
     give_up = float("inf")
-    while conversation.live:
+    while conversation.busy:
         if interrupts.caught and give_up == float("inf"):
             conversation.stop()
             give_up = time.monotonic() + STOP_PATIENCE_S
         if time.monotonic() > give_up:
             interrupts.check()
-        _take(engine.wait(POLL_S), conversation, printer)
-        conversation.checkpoint()
+        if conversation.live:
+            _take(engine.wait(POLL_S), conversation, printer)
+        else:
+            conversation.wait_for_tool(POLL_S)
+            _decide(conversation, printer)
+        turns += _show_results(conversation.tend(), conversation, printer)
     if conversation.fan:
         conversation.pick(0)
     return [turn.finished for turn in turns if turn.finished]
+
+
+def _decide(conversation: Conversation, printer: Printer) -> None:
+    """Refuse the call that waits, as nobody can be asked; one that is answered by hand ends the
+    turn, with those behind it."""
+    call = conversation.waiting
+    if call is not None and conversation.by_hand:
+        for waiting in conversation.unsettled:
+            printer.left(waiting)
+        conversation.end_calls()
+    elif call is not None:
+        conversation.refuse()
+        conversation.notices.append(f"{call.name} was not run; --yes {call.name} allows it.")
+
+
+def _show_results(
+    added: Sequence[Turn], conversation: Conversation, printer: Printer
+) -> list[Turn]:
+    """Show the results among the turns that were added; returns the others, which are answers."""
+    for result in added:
+        if result.role == "tool":
+            made = (turn for turn in reversed(conversation.turns) if turn.calls)
+            printer.result(result, next(made))
+    return [turn for turn in added if turn.role != "tool"]
 
 
 def _asked(conversation: Conversation, asking: Asking, lanes: int | None) -> list[Turn]:
@@ -154,7 +207,9 @@ def _take(events: list[Event], conversation: Conversation, printer: Printer) -> 
     """Show every event. An engine that died ended the answers it was on, which are shown too."""
     for event in events:
         lives = conversation.lives
-        conversation.apply(event)
+        touched = conversation.apply(event)
+        if isinstance(event, Finished) and touched and touched.reason == CALLED:
+            event = replace(event, reason=CALLED)
         printer.show(event)
         if isinstance(event, Failed):
             for turn in lives:

@@ -1,7 +1,9 @@
 """Conversations in the formats that others read. Owns what of a session each of them keeps.
 
-    openai     {"messages": [...]}: role and content; thinking as reasoning_content if asked for
-    sharegpt   [{"id", "conversations": [...]}]: from and value; thinking in <think> if asked for
+    openai     {"messages": [...]}: role and content, tool_calls, results with their tool_call_id;
+               thinking as reasoning_content if asked for
+    sharegpt   [{"id", "conversations": [...]}]: from and value, calls as function_call, results as
+               observation; thinking in <think> if asked for
     markdown   for reading: thinking folded, how an answer ended where that was not by itself
     html       the same as one page, see `page`
     jsonl      the session's own file, byte for byte
@@ -14,20 +16,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from flarechat.errors import UsageError
+from flarechat.protocol import ToolCall
 from flarechat.sessions.log import bytes_of
 from flarechat.sessions.page import page
 from flarechat.sessions.session import Session
-from flarechat.sessions.telling import Part, branches, ending, speaker, told_once, where
+from flarechat.sessions.telling import (
+    Part,
+    branches,
+    ending,
+    speaker,
+    told_call,
+    told_once,
+    where,
+)
 from flarechat.sessions.turns import Turn
 from flarechat.textsafe import strip_controls
 
 FORMATS = ("openai", "markdown", "sharegpt", "html", "jsonl")
-_SHAREGPT = {"system": "system", "user": "human", "assistant": "gpt"}
+_SHAREGPT = {"user": "human", "assistant": "gpt", "tool": "observation"}
 # What JSON leaves as it is though a terminal or UTF-8 does not: C1 controls, lone surrogates.
 _ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
 
@@ -48,25 +60,40 @@ def exported(session: Session, kind: str, *, all_branches: bool, thinking: bool 
     return tell(session, told_once(paths)).encode("utf-8", "replace")
 
 
-def _messages(session: Session, path: list[Turn], thinking: bool) -> list[dict[str, str]]:
+def _messages(session: Session, path: list[Turn], thinking: bool) -> list[dict[str, Any]]:
     system = [{"role": "system", "content": session.system}] if session.system else []
     return system + [
         {"role": turn.role, "content": turn.text}
         | ({"reasoning_content": turn.thinking} if thinking and turn.thinking else {})
+        | ({"tool_calls": list(map(_openai_call, turn.calls))} if turn.calls else {})
+        | ({"tool_call_id": turn.call} if turn.role == "tool" else {})
         for turn in path
     ]
 
 
+def _openai_call(call: ToolCall) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
 def _sharegpt(session: Session, path: list[Turn], thinking: bool) -> dict[str, Any]:
-    said = [
-        {
-            "from": _SHAREGPT[message["role"]],
-            "value": f"<think>\n{message['reasoning_content']}\n</think>\n\n{message['content']}"
-            if "reasoning_content" in message
-            else message["content"],
-        }
-        for message in _messages(session, path, thinking)
-    ]
+    said = [{"from": "system", "value": session.system}] if session.system else []
+    for turn in path:
+        text = turn.text
+        if thinking and turn.thinking:
+            text = f"<think>\n{turn.thinking}\n</think>\n\n{text}"
+        if text or not turn.calls:
+            said.append({"from": _SHAREGPT[turn.role], "value": text})
+        said += [
+            {
+                "from": "function_call",
+                "value": json.dumps(
+                    {"name": call.name, "arguments": call.arguments}, ensure_ascii=False
+                ),
+            }
+            for call in turn.calls
+        ]
     return {"id": session.id, "conversations": said}
 
 
@@ -90,7 +117,25 @@ def _markdown_turn(turn: Turn) -> str:
     thinking = ""
     if turn.thinking:
         thinking = f"<details><summary>Thinking</summary>\n\n{turn.thinking}\n\n</details>\n\n"
-    return f"## {speaker(turn)}{ending(turn)}\n\n{thinking}{turn.text.rstrip()}"
+    text = turn.text.rstrip()
+    said = [_fenced(text) if turn.role == "tool" else text] if text or not turn.calls else []
+    said += [f"→ {_code(told_call(call))}" for call in turn.calls]
+    return f"## {speaker(turn)}{ending(turn)}\n\n{thinking}" + "\n\n".join(said)
+
+
+def _fenced(text: str) -> str:
+    """Text as it is, whatever marks are in it."""
+    fence = "`" * max(3, _longest_ticks(text) + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _code(text: str) -> str:
+    ticks = "`" * (_longest_ticks(text) + 1)
+    return f"{ticks} {text} {ticks}" if len(ticks) > 1 else f"`{text}`"
+
+
+def _longest_ticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 @contextlib.contextmanager

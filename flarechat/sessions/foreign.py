@@ -1,7 +1,7 @@
 """Conversations of other programs as turns: OpenAI messages and ShareGPT.
 
 Owns what their roles and contents mean here. What has no place in a session, such as a picture or
-a tool's answer, is counted by name and never dropped without a word. Knows no file.
+a tool's answer to no call, is counted by name and never dropped without a word. Knows no file.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
+from flarechat.protocol import ToolCall
 from flarechat.sessions import names
+from flarechat.sessions.foreigncalls import calls_in, calls_of
 from flarechat.sessions.turns import Turn
 
 _ROLES = {
@@ -21,7 +24,8 @@ _ROLES = {
         "user": ("user", "human"),
         "assistant": ("assistant", "gpt", "model", "chatgpt", "bing", "bard", "claude"),
         "system": ("system", "developer"),
-        "tool": ("tool", "function", "function_call", "observation"),
+        "tool": ("tool", "function", "observation"),
+        "call": ("function_call",),
     }.items()
     for name in called
 }
@@ -44,12 +48,38 @@ class Conversation:
     created: float = 0.0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def say(self, role: str, text: str, thinking: str = "") -> None:
+    def say(self, role: str, text: str, thinking: str = "") -> Turn:
         """Put a turn behind the last one."""
         parent = self.turns[-1].id if self.turns else None
         turn = Turn(id=names.new_id(), parent=parent, role=role, text=text, thinking=thinking)
         self.turns.append(turn)
         self.head = turn
+        return turn
+
+    def call(self, calls: Sequence[ToolCall | None]) -> None:
+        """Add calls to the last turn, which is an answer; an answer of nothing is taken back."""
+        turn = self.turns[-1]
+        for call in calls:
+            if call is None or call.id in {other.id for other in turn.calls}:
+                self.left_out["call of a tool"] += 1
+            else:
+                turn.calls += (call,)
+        if not (turn.text or turn.thinking or turn.calls):
+            self.turns.pop()
+            self.head = self.turns[-1] if self.turns else None
+
+    def tell(self, own: str, name: str, text: str) -> None:
+        """Put a result behind the calls of the last answer: of the one with this id, or, without
+        one, of the first of this name, if any, that has none."""
+        behind = list(takewhile(lambda turn: turn.role == "tool", reversed(self.turns)))
+        told = {turn.call for turn in behind}
+        answers = self.turns[: len(self.turns) - len(behind)]
+        for call in answers[-1].calls if answers else ():
+            if call.id not in told and (call.id == own if own else name in ("", call.name)):
+                result = self.say("tool", text)
+                result.call, result.name, result.reason = call.id, call.name, "done"
+                return
+        self.left_out["message of a tool"] += 1
 
     def instruct(self, text: str) -> None:
         """Take a system prompt: those at the beginning are one, a later one has no place."""
@@ -96,18 +126,20 @@ def _take(chat: Conversation, message: Any) -> None:
         raise ValueError(f"has the role {said!r}")
     text = text_of(message["content"] if "content" in message else message.get("value"), chat)
     if role == "tool":
-        chat.left_out["message of a tool"] += 1
+        chat.tell(word(message, "tool_call_id"), word(message, "name"), text)
+    elif role == "call":
+        if not (chat.turns and chat.turns[-1].role == "assistant"):
+            chat.say("assistant", "")
+        chat.call(calls_in(text))
     elif role == "system":
         chat.instruct(text)
     else:
         thinking = word(message, "reasoning_content") or word(message, "reasoning")
         if role == "assistant" and "from" in message and not thinking:
             thinking, text = split_thinking(text)
-        if message.get("tool_calls") or message.get("function_call"):
-            chat.left_out["call of a tool"] += 1
-            if not text:
-                return
         chat.say(role, text, thinking)
+        if message.get("tool_calls") or message.get("function_call"):
+            chat.call(calls_of(message) if role == "assistant" else [None])
 
 
 def text_of(content: Any, chat: Conversation) -> str:

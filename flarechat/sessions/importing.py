@@ -284,5 +284,8 @@ def _take(batch: _Batch, chat: Conversation) -> None:
 def _record(turn: Turn) -> dict[str, Any]:
     if turn.role == "user":
         return records.user_record(turn)
-    ended = replace(Finished.unplayed(turn.id, "stop"), text=turn.text, thinking=turn.thinking)
+    if turn.role == "tool":
+        return records.tool_record(turn)
+    reason = "tool_calls" if turn.calls else "stop"
+    ended = replace(Finished.unplayed(turn.id, reason), text=turn.text, thinking=turn.thinking)
     return records.assistant_record(turn, ended, "")

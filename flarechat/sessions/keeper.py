@@ -49,6 +49,10 @@ class Keeper:
         """Flush the user's turn."""
         self._save(lambda writer: writer.user(turn))
 
+    def tool(self, turn: Turn) -> None:
+        """Write a tool's result and sync it."""
+        self._save(lambda writer: writer.tool(turn))
+
     def model(self, model: ModelInfo, head: str | None) -> None:
         """Note that another model answers from here on."""
         self._save(lambda writer: writer.model(model, head))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from flarechat.sessions.session import Session
-from flarechat.sessions.telling import Part, ending, speaker, where
+from flarechat.sessions.telling import Part, ending, speaker, told_call, where
 from flarechat.sessions.turns import Turn
 from flarechat.textsafe import strip_controls
 
@@ -35,6 +35,8 @@ h1 {{ font-size: 1.4rem; }}
 h2, summary, .branch {{ color: var(--faint); font-size: .85rem; font-weight: 600; margin: 0; }}
 .text {{ white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; }}
 details {{ color: var(--faint); }}
+.call, article.tool .text {{ font-family: ui-monospace, monospace; font-size: .85rem;
+  overflow-wrap: anywhere; }}
 </style>
 </head>
 <body>
@@ -59,7 +61,9 @@ def _turn(turn: Turn) -> str:
     thinking = ""
     if turn.thinking:
         thinking = f"<details><summary>Thinking</summary>{_text(turn.thinking)}</details>\n"
-    return _article(turn.role, speaker(turn) + ending(turn), thinking + _text(turn.text.rstrip()))
+    said = _text(turn.text.rstrip()) if turn.text.strip() or not turn.calls else ""
+    calls = "".join(f'<p class="call">{_safe(told_call(call))}</p>\n' for call in turn.calls)
+    return _article(turn.role, speaker(turn) + ending(turn), thinking + said + calls)
 
 
 def _article(kind: str, head: str, body: str) -> str:

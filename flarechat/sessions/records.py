@@ -11,6 +11,7 @@ from typing import Any
 
 from flarechat.protocol import Finished, ModelInfo
 from flarechat.sessions.provenance import law_fields, token_fields
+from flarechat.sessions.toolturns import call_fields
 from flarechat.sessions.turns import Turn
 
 
@@ -19,11 +20,17 @@ def user_record(turn: Turn) -> dict[str, Any]:
     return _record("user", turn) | {"text": turn.text}
 
 
+def tool_record(turn: Turn) -> dict[str, Any]:
+    """The event of a tool's result."""
+    fields = {"call": turn.call, "name": turn.name, "outcome": turn.reason, "text": turn.text}
+    return _record("tool", turn) | fields
+
+
 def partial_record(
     turn: Turn, offset: int, *, thought: int = 0, since: int = 0, law: bool = False
 ) -> dict[str, Any]:
     """The event of what an answer got since: text behind `offset` characters, thinking behind
-    `thought`, tokens behind `since`, and, if asked for, the law they are drawn by.
+    `thought`, tokens behind `since`, all its calls, and, if asked for, the law of its tokens.
     """
     thinking = {"thought_offset": thought, "thinking": turn.thinking[thought:]}
     return (
@@ -31,6 +38,7 @@ def partial_record(
         | {"offset": offset, "text": turn.text[offset:]}
         | (thinking if turn.thinking else {})
         | token_fields(turn, since)
+        | call_fields(turn.calls)
         | (law_fields(turn) if law else {})
     )
 
@@ -44,7 +52,7 @@ def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) ->
     """The event of an answer's end: the finish record and the device it was timed on."""
     ending = asdict(finished)
     del ending["request"]
-    said = token_fields(turn) | law_fields(turn)
+    said = token_fields(turn) | law_fields(turn) | call_fields(turn.calls)
     device = {"device_fingerprint": device_fingerprint}
     return _record("assistant", turn) | ending | said | device
 

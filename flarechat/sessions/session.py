@@ -24,6 +24,7 @@ from flarechat.sessions.records import (
     partial_record,
     system_record,
     title_record,
+    tool_record,
     user_record,
 )
 from flarechat.sessions.turns import Turn, TurnTree
@@ -175,6 +176,10 @@ class SessionWriter:
     def user(self, turn: Turn) -> None:
         """Flush the user's turn."""
         self._log.append(user_record(turn))
+
+    def tool(self, turn: Turn) -> None:
+        """Write a tool's result and sync it to the disk: what a tool did is not done again."""
+        self._log.append(tool_record(turn), durable=True)
 
     def model(self, model: ModelInfo, head: str | None) -> None:
         """Note that another model answers from here on."""

@@ -5,6 +5,9 @@ Owns branches as paths. Knows no format.
 
 from __future__ import annotations
 
+import json
+
+from flarechat.protocol import ToolCall
 from flarechat.sessions.turns import Turn, TurnTree
 
 # Turns to tell, and the turn they are behind, None at the beginning.
@@ -39,11 +42,20 @@ def told_once(paths: list[list[Turn]]) -> list[Part]:
 
 def speaker(turn: Turn) -> str:
     """Who said a turn."""
+    if turn.role == "tool":
+        return f"Tool {turn.name}"
     return "You" if turn.role == "user" else "Model"
+
+
+def told_call(call: ToolCall) -> str:
+    """A call on one line."""
+    return f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}"
 
 
 def ending(turn: Turn) -> str:
     """How a turn ended, where that was not by itself."""
+    if turn.role == "tool":
+        return "" if turn.reason == "done" else f" [{turn.reason}]"
     return "" if turn.status == "complete" else f" [{turn.status}]"
 
 

@@ -3,11 +3,12 @@
 Owns what each event means and which turn is the head. Knows no file and no engine.
 
     user, assistant   a whole turn: id, parent, at, text (assistant: also the finish record)
-                      (assistant: and its tokens, see provenance; all of it is whole, also of an
-                      answer that was continued)
+                      (assistant: and its tokens, see provenance, and calls, see toolturns; all of
+                      it is whole, also of an answer that was continued)
+    tool              the result of a call: id, parent, at, call, name, outcome, text
     partial           more of an answer under way: id, parent, at, offset, text, and where there is
-                      any thought_offset, thinking, since, tokens, sources, copied, and once the
-                      law
+                      any thought_offset, thinking, since, tokens, sources, copied, calls, and
+                      once the law
     continue          `parent` is an answer that was cut off and goes on: partial and assistant of
                       its id follow
     head              `parent` is the turn that the conversation goes on from, or null for none
@@ -25,9 +26,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flarechat.protocol import Finished, Sampling, from_dict
+from flarechat.protocol import Finished, Sampling, ToolCall, from_dict
 from flarechat.sessions import provenance
 from flarechat.sessions.log import Line
+from flarechat.sessions.toolturns import taken_calls
 
 STATUS = {"cancelled": "stopped", "error": "error"}
 
@@ -40,6 +42,10 @@ class Turn:
     `thinking` is what the model thought before the text; it is kept, and never sent back.
     `fan` names the group of answers to one message that this is number `answer` of, from 1; a
     turn of no group has "" and 0.
+
+    An answer may have made `calls` behind its text. A turn of the role tool is the result of the
+    one with the id `call`, of the tool `name`; its `reason` is what came of it, such as done or
+    refused.
 
     `tokens` are all that were generated, `sources` has a letter for each and `copied` the runs that
     were copied, as (first, count, turn or ""); the tokens are of the model `model_fingerprint`.
@@ -66,6 +72,9 @@ class Turn:
     seed: int | None = None
     draw: int | None = None
     model_fingerprint: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call: str = ""
+    name: str = ""
 
     @property
     def snapshot(self) -> str:
@@ -193,6 +202,7 @@ class TurnTree:
             turn.thinking = turn.thinking[: max(thought, 0)] + thinking
         if "tokens" in record:
             provenance.take_tokens(turn, record)
+        turn.calls = taken_calls(record)
         provenance.take_law(turn, record)
         self.spread(turn)
 
@@ -211,12 +221,19 @@ class TurnTree:
         _text(record, "text")
         _text({"thinking": ""} | record, "thinking")
         turn.finish(finished)
+        turn.calls = taken_calls(record)
         provenance.take_tokens(turn, record)
         provenance.take_law(turn, record)
         self.spread(turn)
         if finished.controller is not None:
             self.controller = finished.controller
             self.device_fingerprint = str(record.get("device_fingerprint", ""))
+
+    def _tool(self, record: dict[str, Any]) -> None:
+        turn = self._new(record, "tool", "complete")
+        turn.call, turn.name = _text(record, "call"), _text(record, "name")
+        turn.reason = _text(record, "outcome")
+        self.add(turn)
 
     def _head(self, record: dict[str, Any]) -> None:
         self.pick(None if record["parent"] is None else self.turns[_text(record, "parent")])
@@ -253,6 +270,7 @@ EVENTS = {
     "partial": TurnTree._partial,
     "continue": TurnTree._continue,
     "assistant": TurnTree._assistant,
+    "tool": TurnTree._tool,
     "head": TurnTree._head,
     "model": TurnTree._model,
     "system": TurnTree._system,

@@ -132,13 +132,13 @@ def test_json_events_have_the_published_fields(cli: Cli) -> None:
     assert {
         "event", "request", "index", "width", "source", "offered", "accepted", "emitted",
         "clipped", "draft_sources", "sources", "ms", "context", "reason", "tokens", "lanes",
-        "match_length", "origin", "logprobs", "repair_ms",
+        "match_length", "origin", "logprobs", "repair_ms", "redrawn", "forced", "removed",
     } == set(printed["round"])  # fmt: skip
     assert {"event", "request", "text", "channel"} == set(printed["delta"])
     assert {"event", "request", "done", "total"} == set(printed["progress"])
     assert {
         "event", "request", "reason", "text", "usage", "timings", "speculation", "stop", "error",
-        "thinking", "snapshot",
+        "thinking", "snapshot", "constraint",
     } == set(printed["finished"])  # fmt: skip
     assert {
         "rounds", "offered", "accepted", "emitted", "clipped", "mean_acceptance_length",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from flarechat import paths
 from flarechat.errors import SessionError, StorageError
+from flarechat.protocol import ToolCall
 from flarechat.sessions import jsonvalues, store
 from flarechat.sessions.importing import import_file
 from flarechat.sessions.session import Session
@@ -47,10 +48,43 @@ def test_openai_messages() -> None:
     assert "Answer briefly." == session.system
     assert [
         ("user", "What is on this picture?\n[image]", ""),
+        ("assistant", "", ""),
+        ("tool", "a cat", ""),
         ("assistant", "A cat.", "The tool says so."),
     ] == said(session.tree.path())
+    _, asked, result, _ = session.tree.path()
+    assert (ToolCall(id="call_1", name="look"),) == asked.calls
+    assert ("call_1", "look", "done") == (result.call, result.name, result.reason)
     [notice] = one.notices
-    assert notice.endswith("image ×1, call of a tool ×1, message of a tool ×1.")
+    assert notice.endswith("image ×1.")
+
+
+def test_calls_in_every_spelling_are_taken_and_what_is_none_is_counted(tmp_path: Path) -> None:
+    def chat(*messages: Any) -> tuple[list[tuple[str, Any]], str]:
+        [one], _ = import_file(written(tmp_path, [{"role": "user", "content": "q"}, *messages]))
+        turns = Session(store.find(one.name)).tree.path()[1:]
+        made = [(t.role, t.text or [(c.name, c.arguments) for c in t.calls]) for t in turns]
+        return made, " ".join(one.notices).rpartition(": ")[2]
+
+    look = {"name": "look", "arguments": '{"at": "\\ud800"}'}
+    asked = ("assistant", [("look", {"at": "?"})])
+    assert ([asked, ("tool", "x")], "") == chat(
+        {"role": "assistant", "content": None, "function_call": look},
+        {"role": "function", "name": "look", "content": "x"},
+    )
+    assert ([asked, ("tool", "x")], "message of a tool ×2.") == chat(
+        {"from": "function_call", "value": json.dumps(look)},
+        {"from": "observation", "value": "x"},
+        {"from": "observation", "value": "y"},
+        {"role": "tool", "tool_call_id": "other", "content": "z"},
+    )
+    assert ([("assistant", "Hm.")], "call of a tool ×5, message of a tool ×1.") == chat(
+        {"role": "assistant", "content": "", "tool_calls": [3, {"function": {"name": ""}}]},
+        {"role": "assistant", "content": "Hm.", "tool_calls": [{"function": look | {"name": 1}}]},
+        {"role": "assistant", "tool_calls": {"function": look | {"arguments": "[1]"}}},
+        {"from": "function_call", "value": "look!"},
+        {"role": "tool", "tool_call_id": "c", "content": "z"},
+    )
 
 
 def test_openai_a_conversation_a_line() -> None:
