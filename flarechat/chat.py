@@ -172,13 +172,15 @@ class Conversation(CallingThread):
 
     def pick(self, number: int) -> Turn:
         """Go on with this answer of the fan, from 0. The others are stopped and stay as branches;
-        a picked one that is still under way goes on.
+        a picked one that is still under way goes on. The calls of one that was asked for here are
+        dealt with now.
         """
         picked = super().pick(number)
         for asked in list(self._live.values()):
             if asked.turn is not picked:
                 self._stop(asked)
-        self._begin_calls(picked)
+        if picked.id in self._asked:
+            self._begin_calls(picked)
         return picked
 
     def _ask(self, asked: list[Asked]) -> list[Turn]:

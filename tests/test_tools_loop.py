@@ -255,6 +255,21 @@ def test_calls_of_a_fan_wait_until_one_is_picked() -> None:
     assert ("391", "ok") == (result.text, answer.text)
 
 
+def test_calls_that_a_file_has_are_never_run() -> None:
+    engine = ScriptedEngine([ASKED], lanes=4)
+    conversation = talking(engine)
+    conversation.fan_out("Hi", 2)
+    play(conversation, engine)
+    conversation.close()
+
+    again = talking(engine, name="hi")
+    again.pick(1)
+    busy = again.busy
+    again.close()
+
+    assert not busy
+
+
 def test_a_session_keeps_calls_and_results() -> None:
     engine = ScriptedEngine([ASKED, words("It is 391.")])
     conversation = talking(engine)
@@ -329,6 +344,37 @@ def test_a_failed_answer_behind_results_leaves_them() -> None:
     got = messages_of([user, asked, result, failed, Turn("v", "f", "user", "w")], None)
 
     assert ["q", "", "r", "w"] == [message.content for message in got]
+
+
+DEEP = json.loads('{"a":' * 200 + "1" + "}" * 200)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calls": 3},
+        {"calls": [3]},
+        {"calls": [{"id": "c1", "name": "x"}]},
+        {"calls": [{"id": "c1", "name": "x", "arguments": []}]},
+        {"calls": [{"id": "c1", "name": "x", "arguments": {}}] * 2},
+        {"calls": [{"id": "c1", "name": "x", "arguments": DEEP}]},
+    ],
+)
+def test_calls_that_make_no_sense_are_left_out_and_their_text_stays(change: dict[str, Any]) -> None:
+    engine = ScriptedEngine([ASKED, words("It is 391.")])
+    conversation = talking(engine)
+    conversation.send("Hi")
+    play(conversation, engine)
+    conversation.close()
+    path = store.find("hi")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [line | (change if line.get("text") == "Let me see." else {}) for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    messages = messages_of(Session(path).tree.path(), None)
+
+    assert ["Hi", "Let me see.\n\nIt is 391."] == [message.content for message in messages]
+    assert not any(message.calls for message in messages)
 
 
 def test_results_of_no_call_are_not_told() -> None:

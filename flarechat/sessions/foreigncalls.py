@@ -9,7 +9,7 @@ from typing import Any
 
 from flarechat.protocol import ToolCall
 from flarechat.sessions import names
-from flarechat.sessions.toolturns import sound
+from flarechat.sessions.toolturns import is_shallow, sound
 
 
 def calls_of(message: dict[str, Any]) -> list[ToolCall | None]:
@@ -49,9 +49,6 @@ def _call(function: Any, own: str) -> ToolCall | None:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             return None
-    if not isinstance(arguments, dict) or not function["name"]:
+    if not isinstance(arguments, dict) or not function["name"] or not is_shallow(arguments):
         return None
-    try:
-        return sound(ToolCall(id=own or names.new_id(), name=function["name"], arguments=arguments))
-    except RecursionError:
-        return None
+    return sound(ToolCall(id=own or names.new_id(), name=function["name"], arguments=arguments))

@@ -16,6 +16,8 @@ from typing import Any
 from flarechat.protocol import ToolCall
 from flarechat.textsafe import well_formed
 
+MAX_DEPTH = 128
+
 
 def call_fields(calls: Iterable[ToolCall]) -> dict[str, Any]:
     """The field of an answer's calls; none where it made none."""
@@ -34,17 +36,14 @@ def taken_calls(record: dict[str, Any]) -> tuple[ToolCall, ...]:
         return ()
     if len({call["id"] for call in calls}) < len(calls):
         return ()
-    return tuple(
-        sound(
-            ToolCall(
-                id=call["id"],
-                name=call["name"],
-                arguments=call["arguments"],
-                text=str(call.get("text", "")),
-            )
-        )
-        for call in calls
-    )
+    return tuple(map(_call, calls))
+
+
+def _call(value: dict[str, Any]) -> ToolCall:
+    own, name, arguments = value["id"], value["name"], value["arguments"]
+    text = value.get("text", "")
+    written = text if isinstance(text, str) else ""
+    return sound(ToolCall(id=own, name=name, arguments=arguments, text=written))
 
 
 def sound(call: ToolCall) -> ToolCall:
@@ -65,4 +64,16 @@ def _is_call(value: Any) -> bool:
         and isinstance(value.get("id"), str)
         and isinstance(value.get("name"), str)
         and isinstance(value.get("arguments"), dict)
+        and is_shallow(value["arguments"])
     )
+
+
+def is_shallow(value: Any) -> bool:
+    """Whether a JSON value is nested no deeper than a model's call may be."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (list(v.values()) if isinstance(v, dict) else v for v in level)
+        level = [part for v in inner if isinstance(v, list) for part in v]
+        if not level:
+            return True
+    return False

@@ -15,19 +15,17 @@ A tool with neither is answered by hand. Knows nothing of what a call does.
 from __future__ import annotations
 
 import difflib
-import json
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flarechat.errors import SettingsError, reason_of
+from flarechat.errors import SettingsError
 from flarechat.protocol import Tool
 from flarechat.tools.builtin import BUILT_IN, Function, built_in
+from flarechat.tools.jsontoml import content_of
 
-MAX_FILE = 4 << 20
 TIMEOUT_S, MOST_TIMEOUT_S = 30.0, 600.0
 OUTPUT_LIMIT, MOST_OUTPUT = 16 << 10, 1 << 20
 _DESCRIBING = ("name", "description", "parameters", "strict")
@@ -92,7 +90,7 @@ def _built_in(name: str, folder: Path | None, limit: int) -> Definition:
 
 def read_file(path: Path) -> list[Definition]:
     """The tools of one file."""
-    entries = _entries(path, _content(path))
+    entries = _entries(path, content_of(path))
     definitions = []
     for number, entry in enumerate(entries, start=1):
         place = f"{path}, tool {number}"
@@ -113,41 +111,6 @@ class _Fault(Exception):
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
-
-
-def _content(path: Path) -> Any:
-    """The file's value, read as TOML if its name ends so and as JSON otherwise."""
-    form = "TOML" if path.suffix.lower() == ".toml" else "JSON"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise SettingsError(f"{path} is larger than {MAX_FILE} bytes.", "Give fewer tools.")
-        text = data.decode("utf-8-sig")
-        if form == "TOML":
-            return tomllib.loads(text)
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"The tools {path} cannot be read: {reason_of(error)}.",
-            f"Give a file of definitions, or names among {', '.join(BUILT_IN)}.",
-        ) from None
-    except RecursionError:
-        raise SettingsError(f"{path} is nested too deeply.", "Give a simpler schema.") from None
-    except ValueError as error:
-        raise SettingsError(f"{path} is not valid {form}: {error}.", "Correct it.") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ValueError(f"an object has {twice!r} twice")
-    return dict(pairs)
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
 
 
 def _entries(path: Path, content: Any) -> list[Any]:

@@ -78,6 +78,10 @@ def test_calls_in_every_spelling_are_taken_and_what_is_none_is_counted(tmp_path:
         {"from": "observation", "value": "y"},
         {"role": "tool", "tool_call_id": "other", "content": "z"},
     )
+    deep = '{"a":' * 200 + "1" + "}" * 200
+    assert ([("assistant", "Hm.")], "call of a tool ×1.") == chat(
+        {"role": "assistant", "content": "Hm.", "function_call": look | {"arguments": deep}}
+    )
     assert ([("assistant", "Hm.")], "call of a tool ×5, message of a tool ×1.") == chat(
         {"role": "assistant", "content": "", "tool_calls": [3, {"function": {"name": ""}}]},
         {"role": "assistant", "content": "Hm.", "tool_calls": [{"function": look | {"name": 1}}]},
