@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class Tokenizer:
     Two ways in: `encode` takes text the program wrote, where a control token's literal is that
     token; `encode_plain` takes text from people and models, where it is just characters.
     Added tokens that are not control tokens (runs of spaces, say) are tokens in both.
-    Text out of control tokens is empty: they steer, they are not said.
+    Text out of control tokens is empty: they steer, they are not said. Any thread may ask.
     """
 
     def __init__(self, tokenizer_json: str) -> None:
@@ -125,6 +126,7 @@ class Tokenizer:
             self._backend: Any = Backend.from_str(tokenizer_json)
         except Exception as error:  # the library raises bare Exception for every fault
             raise ModelError(f"The model's tokenizer cannot be built: {error}.", _REMEDY) from error
+        self._turn = threading.RLock()
         self.control: dict[str, int] = {
             token.content: number
             for number, token in self._backend.get_added_tokens_decoder().items()
@@ -146,15 +148,17 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which a control token's literal is the token."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        with self._turn:
+            return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of text in which nothing is a control token."""
-        self._backend.encode_special_tokens = True
-        try:
-            return self.encode(text)
-        finally:
-            self._backend.encode_special_tokens = False
+        with self._turn:
+            self._backend.encode_special_tokens = True
+            try:
+                return self.encode(text)
+            finally:
+                self._backend.encode_special_tokens = False
 
     def split_control(self, text: str) -> list[tuple[str, int | None]]:
         """The text cut at control tokens: (literal, its id) and (text between, None)."""

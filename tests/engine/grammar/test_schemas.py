@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flarechat.engine.grammar import Vocabulary, compile_constraint
+from flarechat.engine.grammar.formats import FORMATS
 from flarechat.errors import EXIT_USAGE, GrammarError
 from flarechat.protocol import Constraint
 from tests.engine.grammar.schemas import CASES, REFUSED, Case
@@ -58,6 +59,31 @@ SILENT = (
     ('{"type": "string", "pattern": "^.$"}', '"\u2028"'),
     ('{"type": "string", "pattern": "^\\\\s$"}', '"\x85"'),
 )  # fmt: skip
+
+
+WRONG = {
+    "date": "2023-02-30", "time": "24:00:00Z", "date-time": "2023-02-28 10:00:00Z",
+    "duration": "P", "email": "a..b@c.d", "hostname": "a-", "ipv4": "256.1.1.1",
+    "ipv6": "1::2::3", "uuid": "0f00afa0-f0aa-0afa-ffaf-00aaf001fa0", "uri": "a b",
+}  # fmt: skip
+RIGHT = {
+    "date": "2024-02-29", "time": "23:59:59.5+02:00", "date-time": "2023-02-28T10:00:00Z",
+    "duration": "P1DT2H", "email": "a.b@c.d", "hostname": "a-b.c", "ipv4": "255.1.1.0",
+    "ipv6": "1::2", "uuid": "0f00afa0-f0aa-0afa-ffaf-00aaf001fa00", "uri": "http://a/b?c#d",
+}  # fmt: skip
+
+
+def test_every_format_takes_what_is_right_and_not_what_is_wrong(vocabulary: Vocabulary) -> None:
+    assert set(FORMATS) == set(RIGHT) == set(WRONG)
+    for name in FORMATS:
+        schema = json.dumps({"type": "string", "format": name})
+        grammar = compile_constraint(Constraint(kind="json-schema", text=schema), vocabulary)
+        right, wrong = (
+            grammar.matcher().fits(vocabulary.encoded(json.dumps(texts[name]).encode()))
+            for texts in (RIGHT, WRONG)
+        )
+
+        assert (name, True, False) == (name, right, wrong)
 
 
 @pytest.mark.parametrize("schema, answer", SILENT)

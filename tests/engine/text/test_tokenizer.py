@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,32 @@ def test_the_sentencepiece_form_decodes_as_the_library_decodes_it(text: str) -> 
     tokens = tokenizer.encode(text)
 
     assert tokenizer._backend.decode(tokens, skip_special_tokens=True) == tokenizer.decode(tokens)
+
+
+def test_a_thread_that_encodes_plain_text_changes_no_control_token_of_another() -> None:
+    tokenizer = build()
+    literal, number = next(iter(tokenizer.control.items()))
+    backend, inside = tokenizer._backend, threading.Event()
+
+    class Slow:
+        """The library, slow while control tokens are text."""
+
+        encode_special_tokens = False
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> Any:
+            if self.encode_special_tokens and threading.current_thread() is plain:
+                inside.set()
+                time.sleep(0.1)
+            backend.encode_special_tokens = self.encode_special_tokens
+            return backend.encode(text, add_special_tokens=add_special_tokens)
+
+    tokenizer._backend = Slow()
+    plain = threading.Thread(target=tokenizer.encode_plain, args=("a",))
+    plain.start()
+    inside.wait()
+
+    assert [number] == tokenizer.encode(literal)
+    plain.join()
 
 
 @pytest.mark.slow
