@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,11 +54,13 @@ def test_help_loads_only_what_it_prints(arguments: tuple[str, ...]) -> None:
 
 def test_help_comes_quickly() -> None:
     def seconds() -> float:
-        began = time.perf_counter()
+        """A processor's, as other tests may have the processors meanwhile."""
+        before = os.times()
         subprocess.run(
             [sys.executable, "-m", "flarechat", "--help"], stdout=subprocess.DEVNULL, check=True
         )
-        return time.perf_counter() - began
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])
 
     assert min(seconds() for _ in range(5)) < 0.5
 
