@@ -107,6 +107,19 @@ def test_a_call_may_stand_alone_or_behind_text(vocabulary: Vocabulary, form: Too
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("before", ["", "\n", " " * 9, "\x1c\t"])
+@pytest.mark.parametrize("behind", ["", " ", "x", '\n{"name": "later"', "</tool_call>"])
+def test_text_with_an_opening_mark_is_no_text(
+    vocabulary: Vocabulary, form: ToolForm, before: str, behind: str
+) -> None:
+    opened = f"{before}{form.marks.opening}{behind}"
+
+    assert not takes(grammar(form, vocabulary), opened)
+    assert not takes(grammar(form, vocabulary), opened, behind=True)
+    assert form.marks.first == takes(grammar(form, vocabulary), f"As such: {opened}")
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_name_asks_for_one_call_of_it(vocabulary: Vocabulary, form: ToolForm) -> None:
     look, now = form.write("look", {"at": "sea"}), form.write("now", {})
 

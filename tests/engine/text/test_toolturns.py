@@ -87,6 +87,21 @@ def test_the_form_of_calls_is_the_one_the_template_writes(
     assert form in FORMS
 
 
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        "+ m.content + '\n</tool_response>'",
+        "{{ tool | tojson }}",
+        "{{ call.function.arguments | tojson }}",
+    ],
+)
+def test_a_template_that_leaves_a_part_out_knows_no_tools(left_out: str) -> None:
+    source = HERMES_TEMPLATE.replace(left_out, "")
+
+    assert source != HERMES_TEMPLATE
+    assert not ChatTemplate(source).knows_tools
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_template_that_knows_tools_shows_them_itself(tokenizer: Tokenizer, name: str) -> None:
     chat = user("hello"), answer("", call("weather", BERN)), result("17 degrees")
