@@ -15,6 +15,7 @@ from flarechat.errors import UsageError
 from flarechat.protocol import (
     MAX_LANES,
     Called,
+    Constraint,
     Delta,
     ErrorInfo,
     Finished,
@@ -66,6 +67,7 @@ class Asked:
     def request(
         self, turns: Sequence[Turn], system: str | None, settings: Settings, model: ModelInfo,
         controller: dict[str, Any] | None, *, private: bool = False, tools: tuple[Tool, ...] = (),
+        constraint: Constraint | None = None,
     ) -> Request:  # fmt: skip
         """What the engine is asked, behind these turns; the turn notes its law and its model.
 
@@ -86,6 +88,7 @@ class Asked:
             private=private,
             tools=tools,
             tool_choice=_choice(turns, settings.tool_choice) if tools else "auto",
+            constraint=constraint,
         )
         turn.sampling, turn.model_fingerprint = law, model.fingerprint
         return request

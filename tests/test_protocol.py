@@ -14,6 +14,8 @@ from flarechat.errors import EngineError, FlarechatError, PromptTooLongError, Se
 from flarechat.protocol import (
     Boot,
     Cancel,
+    Constraint,
+    ConstraintResult,
     Delta,
     ErrorInfo,
     Failed,
@@ -132,6 +134,15 @@ def test_the_tokens_of_a_message_survive_the_wire() -> None:
     sent = Submit(request=dataclasses.replace(REQUEST, messages=(*REQUEST.messages, said)))
 
     assert sent == decode(encode(sent))
+
+
+def test_a_constraint_and_what_became_of_it_survive_the_wire() -> None:
+    constraint = Constraint(kind="regex", text=r"é\d+")
+    sent = Submit(request=dataclasses.replace(REQUEST, constraint=constraint))
+    result = ConstraintResult(kind="regex", satisfied=False, forced=3, error="It was cut off.")
+    ended = dataclasses.replace(Finished.unplayed("r1", "length"), constraint=result)
+
+    assert (sent, ended) == (decode(encode(sent)), decode(encode(ended)))
 
 
 def test_an_unknown_message_is_refused_by_name() -> None:
