@@ -133,7 +133,8 @@ def moved(what: Held, device: torch.device) -> Held:
     if isinstance(what, TargetLaw):
         return TargetLaw(at(what.probs), at(what.ids), what.rising)  # type: ignore[arg-type]
     if isinstance(what, Proposal):
-        return Proposal(*map(at, (what.tokens, what.offered, what.probs, what.ids)))  # type: ignore[arg-type]
+        parts = what.tokens, what.offered, what.probs, what.ids, what.sure
+        return Proposal(*map(at, parts))  # type: ignore[arg-type]
     pool = SlotPool(what.pool.slots, what.pool.context, what.pool.vocabulary, device)
     for name, value in what.pool.tensors().items():
         pool.tensors()[name].copy_(value)

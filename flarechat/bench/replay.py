@@ -21,7 +21,7 @@ from rich.console import Console
 from flarechat.bench.recording import Trace
 from flarechat.bench.report import table
 from flarechat.engine.controller import Choice, Controller
-from flarechat.engine.offer import LEARNED, Offer, runs_chain
+from flarechat.engine.offer import FORCED, LEARNED, Offer, runs_chain
 from flarechat.errors import UsageError
 from flarechat.protocol import Round
 from flarechat.telemetry import RoundTotals
@@ -204,12 +204,12 @@ def walk(played: Round, policy: Policy, prices: Prices) -> tuple[int, float]:
 
 
 def _offer(drafts: Sequence[str], match_length: int) -> Offer:
-    """What was offered of drafts with these sources: copies first, then the chain's."""
-    copied = sum(source != LEARNED for source in drafts)
+    """What was offered of drafts with these sources: forced ones, copies, then the chain's."""
+    copied, forced = sum(source != LEARNED for source in drafts), drafts.count(FORCED)
     learned = len(drafts) if copied < len(drafts) else 0
-    if not copied:
-        return Offer(learned=learned)
-    return Offer(drafts[0], copied, match_length, learned=learned)
+    if copied == forced:
+        return Offer(count=forced, learned=learned, forced=forced)
+    return Offer(drafts[forced], copied, match_length, learned=learned, forced=forced)
 
 
 def _recorded_ms(played: Round, prices: Prices) -> float:

@@ -7,6 +7,7 @@ other samplers that number theirs alike decide alike.
 `match`: accept d iff it equals what the target draws at that position; the text is then the same
 at every width. Target and drafter draw by Gumbel-max with one noise, a function of (seed,
 position, token), so that drafts still agree often (Daliri et al. 2024: at least (1-TV)/(1+TV)).
+Either keeps drafts that are sure without looking at them; what follows is drawn as it always is.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ def accept(
 
 
 def accept_match(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tensor, Tensor]:
-    """The target's own draws, and how many drafts they confirm."""
+    """The target's own draws, sure drafts in their place, and how many drafts they confirm."""
+    depth = proposal.draft_tokens
     tokens = law.only() if law.certain else _sampled(law, lanes)
-    agreed = (proposal.tokens == tokens[:, : proposal.draft_tokens]) & proposal.valid()
+    if (untested := proposal.untested()) is not None:
+        drafted = torch.where(untested, proposal.tokens, tokens[:, :depth])
+        tokens = torch.cat([drafted, tokens[:, depth:]], dim=1)
+    agreed = (proposal.tokens == tokens[:, :depth]) & proposal.valid()
     return tokens, _leading(agreed)
 
 
@@ -73,6 +78,8 @@ def accept_ratio(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tens
     first = rng.ACCEPT_STRIDE * lanes.next_positions(1)[:, 0]
     u = rng.uniforms(lanes.seed(), rng.ACCEPT, first, depth + 2)
     kept = u[:, :depth] * proposal.prob_of_drafts() < law.prob_of(proposal.tokens)
+    if (untested := proposal.untested()) is not None:
+        kept = kept | untested
     accepted = _leading(kept & proposal.valid())
 
     own = law.row(accepted)

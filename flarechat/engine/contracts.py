@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -125,11 +125,16 @@ class Drafter(Protocol):
         `mtp` a learned drafter's drafts.
         """
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
+    def stage(
+        self, slot: int, limit: int, copied: int = 0, *, forced: Sequence[int] = (),
+        legal: Callable[[Sequence[int]], int] | None = None,
+    ) -> Offer:  # fmt: skip
         """Host, before a round: get up to `limit` drafts ready and say what they are.
 
         If the drafts of the slot in the one round under way are `copied` copies and nothing else,
-        what is staged may go on from them, whatever becomes of them.
+        what is staged may go on from them, whatever becomes of them. Where tokens are `forced`, and
+        no round is under way then, they come first, as sure drafts. Of copies behind them no more
+        is staged than is `legal`, which says how many of some drafts, from the first, may stand.
         """
 
     def awaits(self, slot: int, copied: int = 0) -> bool:

@@ -41,6 +41,7 @@ class _Option(NamedTuple):
     """One way to play the next round: the tokens of all lanes it should bring, and its price.
 
     `ms` is None while no round of so many lanes was ever timed; rows are then assumed cheap.
+    `forced` and `copied` are the most drafts of their kind in a lane.
     `gain` is E/T in tokens a millisecond.
     """
 
@@ -49,6 +50,7 @@ class _Option(NamedTuple):
     tokens: float
     key: CostKey
     ms: float | None
+    forced: int
     copied: int
     gain: float
 
@@ -59,11 +61,15 @@ class _Option(NamedTuple):
 
     def kinds(self, lanes: int) -> str:
         """How many drafts of which kind, in words."""
-        if self.drafting in ("copies", "mtp"):
-            return f"{self.draft_tokens} {'mtp' if runs_chain(self.drafting) else 'copied'}"
+        learned = self.draft_tokens - self.forced - self.copied
         if lanes > 1:
-            return f"up to {self.draft_tokens} copied or mtp"
-        return f"{self.copied} copied + {self.draft_tokens - self.copied} mtp"
+            learned = self.draft_tokens if runs_chain(self.drafting) else 0
+        counts = {"forced": self.forced, "copied": self.copied, "mtp": learned}
+        *kinds, last = (kind for kind, count in counts.items() if count)
+        if lanes == 1:
+            return " + ".join(f"{counts[kind]} {kind}" for kind in (*kinds, last))
+        named = f"{', '.join(kinds)} or {last}" if kinds else last
+        return f"{'up to ' if kinds else ''}{self.draft_tokens} {named}"
 
     def name(self, lanes: int) -> str:
         """The drafts in words."""
@@ -153,15 +159,17 @@ class Controller:
         first = CostKey.of(lanes, 1, context, learned=chain)
         expected = self._expected(offers, drafting, most)
         copies = [o.copied(drafting, MAX_DRAFT_TOKENS) for o in offers]
-        longest = max(copies)
+        given = [min(o.forced, count) for o, count in zip(offers, copies, strict=True)]
         for depth in [0] if drafting == "none" else range(1, most + 1):
-            copied = min(longest, depth)
-            if drafting == "both" and not (copied and _continued(offers, copies, depth)):
+            if drafting == "both" and not (any(copies) and _continued(offers, copies, depth)):
                 continue
+            forced = min(max(given), depth)
+            pairs = zip(copies, given, strict=True)
+            copied = max(min(count, depth) - min(sure, depth) for count, sure in pairs)
             key = CostKey(lanes, depth + 1, first.bucket, chain)
             ms, tokens = self.costs.ms(key), expected[depth]
             gain = tokens / (key.bulk() if ms is None else ms)
-            yield _Option(drafting, depth, tokens, key, ms, copied, gain)
+            yield _Option(drafting, depth, tokens, key, ms, forced, copied, gain)
 
     def _probe(self, options: Sequence[_Option], best: _Option, lanes: int) -> Choice | None:
         """A look past the choice, if one is due and the budget pays its expected loss."""
@@ -234,7 +242,7 @@ def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
     """
     what, copies = best.name(lanes), best.drafting == "copies"
     most = max(o.draft_tokens for o in options if o.drafting == best.drafting)
-    if copies and best.draft_tokens < most:
+    if copies and best.draft_tokens < most and not best.forced:
         what = f"{best.draft_tokens} of {most} copied drafts"
     others, how = options[:1], "without"
     if best.draft_tokens == 0:

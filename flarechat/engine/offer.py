@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 # What drafts: nothing, staged copies, the MTP chain, or copies continued by the chain.
 DRAFTING = ("none", "copies", "mtp", "both")
 LEARNED = "mtp"
+# The source, and the kind, of drafts that a grammar alone allows.
+FORCED = "grammar"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A copy of `count` drafts of one source, and the depth to which an MTP chain may draft.
 
+    The first `forced` of those drafts are no copies: a grammar allows nothing else there, and they
+    are kept without a test. `removed` drafts of the copy were left out, as they may not stand.
     `match_length` is the key that found the copy, `origin` the request it was copied from. A copy
     that goes on from one that was not read yet `expects` the tokens consumed and the pending one
     that this would leave; where the lane stands elsewhere, the round offers it no copy.
@@ -27,6 +31,8 @@ class Offer:
     origin: str = ""
     learned: int = 0
     expects: tuple[int, int] | None = None
+    forced: int = 0
+    removed: int = 0
 
     def where(self, consumed: int, pending: int) -> Offer:
         """What it was where the lane really stood: without its copy, if that expected another
@@ -41,7 +47,7 @@ class Offer:
         return f"{self.source}{self.match_length or ''}"
 
     def copied(self, drafting: str, draft_tokens: int) -> int:
-        """How many of K drafts are copies; they come first."""
+        """How many of K drafts are copies or forced; they come first."""
         return min(self.count, draft_tokens) if drafting in ("copies", "both") else 0
 
     def drafted(self, drafting: str, draft_tokens: int) -> int:
@@ -59,8 +65,9 @@ class Offer:
 
     def _each(self, copy: str, drafting: str, draft_tokens: int) -> tuple[str, ...]:
         copied = self.copied(drafting, draft_tokens)
+        forced = min(self.forced, copied)
         learned = self.drafted(drafting, draft_tokens) - copied
-        return (copy,) * copied + (LEARNED,) * learned
+        return (FORCED,) * forced + (copy,) * (copied - forced) + (LEARNED,) * learned
 
 
 def runs_chain(drafting: str) -> bool:

@@ -194,11 +194,13 @@ class RoundPlayer:
         most = min(most, answer.request.speculation.draft_tokens, answer.left - 1)
         if self.plain_start and self._begins(answer):
             most = 0
-        return self.drafter.stage(answer.slot, most, self._copied(answer))
+        forced = answer.forced(most) if most > 0 else ()
+        copied, legal = self._copied(answer), answer.legal
+        return self.drafter.stage(answer.slot, most, copied, forced=forced, legal=legal)
 
     def _choose(self, answers: Sequence[Answer], offers: Sequence[Offer], context: int) -> Choice:
-        speculations = [answer.request.speculation for answer in answers]
-        drafting = [s for s in speculations if s.copies or s.learned]
+        pairs = zip((answer.request.speculation for answer in answers), offers, strict=True)
+        drafting = [s for s, offer in pairs if s.copies or s.learned or offer.forced]
         if not drafting:
             return Choice(0, "drafting is off")
         adaptive = all(s.adaptive for s in drafting)

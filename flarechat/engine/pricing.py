@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from flarechat.protocol import MAX_DRAFT_TOKENS
 
 SURVIVAL_PRIOR = {
-    "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6, "mtp": 0.62,
+    "grammar": 1.0, "history8": 0.85, "context8": 0.85, "history4": 0.6, "context4": 0.6,
+    "mtp": 0.62,
 }  # fmt: skip
 _PRIOR_COUNT = 4
 _SURVIVAL_FLOOR_RATE = 0.08

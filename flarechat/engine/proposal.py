@@ -21,12 +21,15 @@ class Proposal:
     where acceptance is by match, which does not look at it.
     ids: int64 [B, K, C], the token of each candidate; None when C is the vocabulary in order. A
     token that stands there twice has the sum.
+    sure: int64 [B], how many of a lane's drafts, from the first and as far as they are offered, are
+    kept without a test; None for none.
     """
 
     tokens: Tensor
     offered: Tensor
     probs: Tensor | None = None
     ids: Tensor | None = None
+    sure: Tensor | None = None
 
     @property
     def draft_tokens(self) -> int:
@@ -37,6 +40,13 @@ class Proposal:
         """bool [B, K]: which entries are drafts and not padding."""
         depth = torch.arange(self.draft_tokens, device=self.tokens.device)
         return depth < self.offered[:, None]
+
+    def untested(self) -> Tensor | None:
+        """bool [B, K]: which drafts are kept without a test; None where none can be."""
+        if self.sure is None:
+            return None
+        depth = torch.arange(self.draft_tokens, device=self.tokens.device)
+        return depth < torch.minimum(self.sure, self.offered)[:, None]
 
     def prob_of_drafts(self) -> Tensor:
         """float32 [B, K]: q(d), the probability each draft had under its own law."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -79,6 +80,32 @@ def require_decided_as_by_the_torch_code(
 
     assert drafts < 3 or len(theirs[1].unique()) > (1 if kind == "points" else 2)
     require_same(accept(law, proposal, lanes, acceptance), theirs)
+
+
+def require_sure_drafts_kept(accept: Accept, drafts: int, kind: str, acceptance: str) -> None:
+    """Where a draft is sure, all is as if nothing but that draft could stand there: the target's
+    law a point, and the drafter's too."""
+    lanes, law, proposal = case(drafts, kind)
+    assert law.ids is not None
+    sure = torch.randint(0, drafts + 2, (LANES,), generator=generator(drafts))
+    untested = torch.arange(drafts) < torch.minimum(sure, proposal.offered)[:, None]
+
+    def pointed(probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        probs, ids = probs.clone(), ids.clone()
+        probs[:, :drafts][untested] = torch.eye(1, probs.shape[-1])
+        ids[:, :drafts, 0][untested] = proposal.tokens[untested]
+        return probs, ids
+
+    alone = proposal
+    if proposal.probs is not None and proposal.ids is not None:
+        q, q_ids = pointed(proposal.probs, proposal.ids)
+        alone = replace(proposal, probs=q, ids=q_ids)
+    expected = laws.accept(TargetLaw(*pointed(law.probs, law.ids)), alone, lanes, acceptance)
+    tokens, accepted = accept(law, replace(proposal, sure=sure), lanes, acceptance)
+
+    assert (accepted >= torch.minimum(sure, proposal.offered)).all()
+    assert drafts < 3 or len(accepted.unique()) > 2 < len(sure.unique())
+    require_same((tokens, accepted), expected)
 
 
 def require_drawn_from_the_law_where_a_draft_leaves_nothing(accept: Accept) -> None:

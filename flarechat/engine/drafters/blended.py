@@ -6,7 +6,7 @@ work; what the learned drafter keeps is kept up in every round that absorbs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,10 +49,14 @@ class BlendedDrafter:
         for drafter in (self.learned, self.copies):
             drafter.open(slot, request, prompt, restored=restored, history=history, mtp=mtp)
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
-        """The copy that was found, and how deep the chain may go."""
+    def stage(
+        self, slot: int, limit: int, copied: int = 0, *, forced: Sequence[int] = (),
+        legal: Callable[[Sequence[int]], int] | None = None,
+    ) -> Offer:  # fmt: skip
+        """What is forced, the copy that was found, and how deep the chain may go."""
         depth = self.learned.stage(slot, limit, copied).learned
-        return replace(self.copies.stage(slot, limit, copied), learned=depth)
+        offer = self.copies.stage(slot, limit, copied, forced=forced, legal=legal)
+        return replace(offer, learned=depth)
 
     def awaits(self, slot: int, copied: int = 0) -> bool:
         """If either does."""

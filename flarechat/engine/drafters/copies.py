@@ -2,7 +2,10 @@
 
 Owns the staged drafts of every slot (columns of the staging block, which the page reads) and asks
 its sources, the request's own context and the shared history, before each round. The longer key
-wins, context before history at equal length.
+wins, context before history at equal length. Tokens that a grammar forces are staged before a copy,
+as sure drafts, and it is looked up as if they had been said:
+
+    … a b c │ f f │ d e …    said, forced, and what followed b c f f before
 
 A copy may be staged to go on from one that is under way, before anyone knows how that ends. The
 page then offers it only to a lane that stands where the copy under way, kept whole, leaves it:
@@ -14,7 +17,7 @@ page then offers it only to a lane that stands where the copy under way, kept wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -101,12 +104,13 @@ class CopyDrafter:
         self, slots: int, device: torch.device, sources: Sequence[CopySource] | None = None,
         staging: Staging | None = None,
     ) -> None:  # fmt: skip
-        self.sources = tuple(sources or (ContextSource(), HistorySource()))
+        self.sources: tuple[CopySource, ...] = tuple(sources or (ContextSource(), HistorySource()))
         staging = staging or Staging(slots, device)
         self._tokens, self.tokens = staging.columns(MAX_COPY)
-        # Drafts of a lane wherever it stands, drafts where it is expected, and where that is.
-        self._counts, counts = staging.columns(3)
-        self.anywhere, self.there, self.expected = counts.unbind(1)
+        # Drafts of a lane wherever it stands, drafts where it is expected, how many of them are
+        # sure, and where it is expected.
+        self._counts, counts = staging.columns(4)
+        self.anywhere, self.there, self.sure, self.expected = counts.unbind(1)
         self._looking: dict[int, _Looking] = {}
 
     def open(
@@ -122,23 +126,44 @@ class CopyDrafter:
         for source in self.sources:
             source.open(slot, request, prompt)
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
-        """Stage what goes on from the copies under way, if it does; else look up the slot's
-        suffix in every source and stage the best copy."""
-        looking, staged = self._looking.get(slot), None
-        if looking is not None and limit > 0:
-            staged = self._onward(slot, looking, copied) or self._best(slot, looking, limit)
+    def stage(
+        self, slot: int, limit: int, copied: int = 0, *, forced: Sequence[int] = (),
+        legal: Callable[[Sequence[int]], int] | None = None,
+    ) -> Offer:  # fmt: skip
+        """Stage what goes on from the copies under way, if it does; else what is forced, then the
+        best copy of what followed in any source, as far as it is legal."""
+        assert not (forced and copied), "nothing is forced behind a round under way"
+        limit = min(limit, MAX_COPY)
+        sure = tuple(forced)[: max(limit, 0)]
+        looking, staged, room = self._looking.get(slot), None, limit - len(sure)
+        if looking is not None and room > 0:
+            staged = self._onward(slot, looking, copied) or self._best(slot, looking, room, sure)
         if looking is None or staged is None:
-            self._counts[slot, :2] = 0
-            return Offer()
+            self._put(slot, sure, len(sure))
+            return Offer(count=len(sure), forced=len(sure))
         looking.staged, copy = staged, staged.copy
-        count, (consumed, pending) = min(len(copy.tokens), limit), staged.stand
-        self._tokens[slot, :count] = copy.tokens[:count]
-        counts = self._counts[slot]
-        counts[0], counts[1] = 0 if staged.ahead else count, count
-        counts[2] = consumed * _STAND + pending
-        expects = staged.stand if staged.ahead else None
-        return Offer(staged.source.name, count, copy.match_length, copy.stream, expects=expects)
+        found = kept = copy.tokens[:room]
+        if legal is not None:
+            kept = found[: max(legal((*sure, *found)) - len(sure), 0)]
+        self._put(slot, (*sure, *kept), len(sure), staged)
+        removed = len(found) - len(kept)
+        if not kept:
+            return Offer(count=len(sure), forced=len(sure), removed=removed)
+        return Offer(
+            staged.source.name, len(sure) + len(kept), copy.match_length, copy.stream,
+            expects=staged.stand if staged.ahead else None, forced=len(sure), removed=removed,
+        )  # fmt: skip
+
+    def _put(
+        self, slot: int, drafts: Sequence[int], sure: int, staged: _Staged | None = None
+    ) -> None:
+        """Write down a slot's drafts, for where the copy among them was `staged` for."""
+        count, counts = len(drafts), self._counts[slot]
+        self._tokens[slot, :count] = drafts
+        counts[0], counts[1], counts[2] = count, count, sure
+        if staged is not None and staged.ahead:
+            consumed, pending = staged.stand
+            counts[0], counts[3] = 0, consumed * _STAND + pending
 
     def awaits(self, slot: int, copied: int = 0) -> bool:
         """Whether a copy is there to be offered that does not go on from those under way: what is
@@ -164,10 +189,12 @@ class CopyDrafter:
         consumed, (expected, copy) = looking.known - 1, onward
         return _Staged(staged.source, copy, (consumed + copied + 1, expected), ahead=True)
 
-    def _best(self, slot: int, looking: _Looking, limit: int) -> _Staged | None:
-        """The best copy that a look-up finds; it counts."""
+    def _best(
+        self, slot: int, looking: _Looking, limit: int, sure: tuple[int, ...]
+    ) -> _Staged | None:
+        """The best copy that a look-up finds of what follows `sure` tokens; it counts."""
         best: _Staged | None = None
-        suffix = tuple(looking.suffix)
+        suffix = (*looking.suffix, *sure)
         for source in self.sources:
             looking.lookups[source.name] = looking.lookups.get(source.name, 0) + 1
             copy = source.find(slot, suffix, limit)
@@ -186,7 +213,8 @@ class CopyDrafter:
         tokens = self.tokens.index_select(0, lanes.index)[:, :depth]
         stands = torch.add(pool.pending, pool.consumed, alpha=_STAND)  # [S]
         offered = torch.where(stands == self.expected, self.there, self.anywhere)
-        return Proposal(tokens, offered.index_select(0, lanes.index).clamp_max(depth))
+        offered = offered.index_select(0, lanes.index).clamp_max(depth)
+        return Proposal(tokens, offered, sure=self.sure.index_select(0, lanes.index))
 
     def absorb(
         self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
@@ -205,7 +233,7 @@ class CopyDrafter:
 
     def close(self, slot: int) -> tuple[HistoryTotals, HistoryTotals]:
         """The request ended: its look-ups of the history and of its own context."""
-        self._counts[slot, :2] = 0
+        self._counts[slot, :3] = 0
         looking = self._looking.pop(slot, None)
         if looking is None:
             return HistoryTotals(), HistoryTotals()

@@ -12,7 +12,7 @@ them, every pass must be absorbed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -103,8 +103,12 @@ class MtpDrafter:
             hidden = self.hidden.rows[slot, start:end][None]
             self.head.write(hidden, tokens, self.cache, window, extent)
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
-        """A chain of up to `limit` drafts, once the slot has a hidden row to start from."""
+    def stage(
+        self, slot: int, limit: int, copied: int = 0, *, forced: Sequence[int] = (),
+        legal: Callable[[Sequence[int]], int] | None = None,
+    ) -> Offer:  # fmt: skip
+        """A chain of up to `limit` drafts, once the slot has a hidden row to start from. What is
+        staged before it is not its own."""
         learned = min(limit, MAX_DRAFT_TOKENS) if self._begun.get(slot) else 0
         self._depth[slot] = learned
         return Offer(learned=learned)
@@ -169,7 +173,7 @@ class MtpDrafter:
             laws.append((law, forced))
         depth = self.depth.index_select(0, lanes.index).clamp_max(plan.draft_tokens)
         offered = torch.maximum(staged.offered, depth)
-        return Proposal(drafts, offered, *self._laws(laws, drafts, plan))
+        return Proposal(drafts, offered, *self._laws(laws, drafts, plan), sure=staged.sure)
 
     def absorb(
         self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
@@ -220,8 +224,9 @@ class MtpDrafter:
         else:
             self._stepwise(drawn, lanes, plan)
         points = plan.acceptance == "match" or plan.law.candidates == 1
-        laws = (None, None) if points else (drawn.probs, drawn.ids)
-        return Proposal(drawn.tokens, drawn.offered, *laws)
+        probs, ids = (None, None) if points else (drawn.probs, drawn.ids)
+        sure = None if staged is None else staged.sure
+        return Proposal(drawn.tokens, drawn.offered, probs, ids, sure)
 
     def _stepwise(self, drawn: Any, lanes: Lanes, plan: Plan) -> None:
         """Draw all drafts of a chain."""

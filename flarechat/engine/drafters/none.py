@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from flarechat.engine.offer import Offer
@@ -33,8 +33,11 @@ class NoDrafter:
     ) -> None:  # fmt: skip
         """Nothing to prepare."""
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
-        """Never has a draft."""
+    def stage(
+        self, slot: int, limit: int, copied: int = 0, *, forced: Sequence[int] = (),
+        legal: Callable[[Sequence[int]], int] | None = None,
+    ) -> Offer:  # fmt: skip
+        """Never has a draft, forced or not."""
         return Offer()
 
     def awaits(self, slot: int, copied: int = 0) -> bool:

@@ -44,13 +44,15 @@ def accept(
     tokens = torch.empty(lanes_count, width, dtype=torch.int64, device=drafts.device)
     accepted = torch.empty(lanes_count, dtype=torch.int64, device=drafts.device)
     q_ids = proposal.ids if q is not None and proposal.ids is not None else law.ids
+    sure = proposal.offered if proposal.sure is None else proposal.sure
     of_drafts = q.shape[-1] if q is not None else 1
     _accept[(lanes_count,)](
-        law.probs.contiguous(), law.ids.contiguous(), drafts, proposal.offered,
+        law.probs.contiguous(), law.ids.contiguous(), drafts, proposal.offered, sure,
         (q if q is not None else law.probs).contiguous(), q_ids.contiguous(),
         lanes.index, pool.seed, pool.match, pool.consumed, tokens, accepted, drafts.stride(0),
-        width - 1, DRAFTED=width > 1, ROWS=triton.next_power_of_2(max(width, 2)),
-        FOUND=candidates, C=triton.next_power_of_2(candidates), Q_FOUND=of_drafts,
+        width - 1, int(proposal.sure is not None), DRAFTED=width > 1,
+        ROWS=triton.next_power_of_2(max(width, 2)), FOUND=candidates,
+        C=triton.next_power_of_2(candidates), Q_FOUND=of_drafts,
         Q=triton.next_power_of_2(of_drafts), POINTS=q is None, MODE=draws.MODES[acceptance],
         num_warps=WARPS, **options(drafts),
     )  # fmt: skip
@@ -65,11 +67,11 @@ def _leading(agreed, rows, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _matched(  # type: ignore[no-untyped-def]
-    probs, ids, drafts, offered, seed, first, rows, ROWS: tl.constexpr
+    probs, ids, drafts, offered, untested, seed, first, rows, ROWS: tl.constexpr
 ):
-    """The target's own draws [ROWS] and how many drafts they confirm."""
+    """The target's own draws [ROWS], sure drafts in their place, and how many they confirm."""
     race = races(ids, probs, seed, first + rows[:, None])
-    own = winner(ids, race)
+    own = tl.where(rows < untested, drafts, winner(ids, race))
     return own, _leading((own == drafts) & (rows < offered), rows, ROWS)
 
 
@@ -89,8 +91,8 @@ def _residual(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _ratioed(  # type: ignore[no-untyped-def]
-    probs, ids, law, law_ids, start, drafts, offered, q, q_ids, q_start, seed, first, rows,
-    depth, DRAFTED: tl.constexpr, ROWS: tl.constexpr, FOUND: tl.constexpr, C: tl.constexpr,
+    probs, ids, law, law_ids, start, drafts, offered, untested, q, q_ids, q_start, seed, first,
+    rows, depth, DRAFTED: tl.constexpr, ROWS: tl.constexpr, FOUND: tl.constexpr, C: tl.constexpr,
     Q_FOUND: tl.constexpr, Q: tl.constexpr, POINTS: tl.constexpr,
 ):  # fmt: skip
     """Accepted drafts and the token after them; draws are numbered as `accept_ratio` says."""
@@ -103,7 +105,8 @@ def _ratioed(  # type: ignore[no-untyped-def]
         same = tl.load(q_ids + at, known, other=-1) == drafts[:, None]
         of_draft = tl.sum(tl.where(same, tl.load(q + at, known, other=0.0), 0.0), 1)
     u = uniform(seed, _ACCEPT, first * _STRIDE + rows)
-    kept = (u * of_draft < of_target) & (rows < tl.minimum(offered, depth))
+    kept = (u * of_draft < of_target) | (rows < untested)
+    kept = kept & (rows < tl.minimum(offered, depth))
     accepted = _leading(kept, rows, ROWS)
     last = uniform(seed, _ACCEPT, first * _STRIDE + tl.where(accepted == depth, depth, depth + 1))
     at = start + accepted * FOUND + candidate
@@ -119,10 +122,10 @@ def _ratioed(  # type: ignore[no-untyped-def]
     return accepted, token_at_mass(own_ids, left, last * tl.sum(left, 0))
 
 
-@triton.jit(do_not_specialize=["stride", "depth"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride", "depth", "any_sure"])  # type: ignore[untyped-decorator]
 def _accept(  # type: ignore[no-untyped-def]
-    law, law_ids, drafts, offered_by_lane, q, q_ids, index, seeds, match, consumed,
-    tokens, accepted_by_lane, stride, depth, DRAFTED: tl.constexpr, ROWS: tl.constexpr,
+    law, law_ids, drafts, offered_by_lane, sure_by_lane, q, q_ids, index, seeds, match, consumed,
+    tokens, accepted_by_lane, stride, depth, any_sure, DRAFTED: tl.constexpr, ROWS: tl.constexpr,
     FOUND: tl.constexpr, C: tl.constexpr, Q_FOUND: tl.constexpr, Q: tl.constexpr,
     POINTS: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -138,6 +141,7 @@ def _accept(  # type: ignore[no-untyped-def]
     seed, first = tl.load(seeds + slot), tl.load(consumed + slot) + 1
     wait(PDL)
     offered = tl.load(offered_by_lane + lane)
+    untested = tl.minimum(tl.load(sure_by_lane + lane) * any_sure, offered)
     probs, ids = tl.load(law + at, known, other=0.0), tl.load(law_ids + at, known, other=-1)
     given = tl.load(drafts + lane * stride + rows, rows < depth, other=-2)
     accepted, said = offered, given
@@ -145,12 +149,14 @@ def _accept(  # type: ignore[no-untyped-def]
     if MODE == 2:
         by_match = tl.load(match + slot) != 0
     if by_match:
-        said, accepted_rows = _matched(probs, ids, given, offered, seed, first, rows, ROWS)
+        said, accepted_rows = _matched(
+            probs, ids, given, offered, untested, seed, first, rows, ROWS
+        )  # fmt: skip
         accepted = accepted_rows.to(tl.int64)
     else:
         kept, token = _ratioed(
-            probs, ids, law, law_ids, start, given, offered, q, q_ids, q_start, seed, first, rows,
-            depth, DRAFTED, ROWS, FOUND, C, Q_FOUND, Q, POINTS,
+            probs, ids, law, law_ids, start, given, offered, untested, q, q_ids, q_start, seed,
+            first, rows, depth, DRAFTED, ROWS, FOUND, C, Q_FOUND, Q, POINTS,
         )  # fmt: skip
         accepted = kept.to(tl.int64)
         said = tl.where(rows == accepted, token, tl.maximum(given, 0))

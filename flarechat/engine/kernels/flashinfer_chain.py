@@ -71,11 +71,14 @@ def _chained(law: TargetLaw, proposal: Proposal, lanes: Lanes) -> tuple[Tensor, 
     p = _spread(law.probs, law.ids, columns)
     # What was not offered is a token that no law has, and can neither be kept nor taken from p.
     drafts = torch.where(valid, proposal.tokens, columns - 1)
-    if proposal.probs is None:
-        q = _spread(valid[..., None].float(), drafts[..., None], columns)
-    else:
+    points = q = _spread(valid[..., None].float(), drafts[..., None], columns)
+    if proposal.probs is not None:
         assert proposal.ids is not None
         q = _spread(proposal.probs * valid[..., None], proposal.ids, columns)
+    if (untested := proposal.untested()) is not None:
+        # What is all of p, and nothing of q, passes the test of any number.
+        p[:, :-1] = torch.where(untested[..., None], points, p[:, :-1])
+        q = q * ~untested[..., None]
     seeds, offsets = streams(lanes, draws.ACCEPT, 1, draws.ACCEPT_STRIDE)
     narrow, counts = drafts.int(), torch.zeros(2, len(lanes), dtype=torch.int32, device=p.device)
     said = []

@@ -17,6 +17,7 @@ from flarechat.engine.slot import Lanes, SlotPool
 from flarechat.protocol import HistoryTotals
 
 CPU = torch.device("cpu")
+FORCED = (31, 32)
 OPENED: dict[str, Any] = {"restored": 3, "history": True, "mtp": False}
 
 
@@ -29,8 +30,10 @@ class Scripted:
     def open(self, slot: int, request: str, prompt: Sequence[int], **given: Any) -> None:
         self.asked.append(f"{self.name}.open {slot} {request} {list(prompt)} {given}")
 
-    def stage(self, slot: int, limit: int, copied: int = 0) -> Offer:
+    def stage(self, slot: int, limit: int, copied: int = 0, **judged: Any) -> Offer:
         self.asked.append(f"{self.name}.stage {slot} {limit} {copied}")
+        if self.name == "copies":
+            assert {"forced": FORCED, "legal": len} == judged or not any(judged.values())
         return self.offer
 
     def propose(self, lanes: Lanes, plan: Plan) -> Proposal:
@@ -112,7 +115,7 @@ def test_what_is_offered_is_what_the_offer_said(
 def test_every_other_verb_reaches_both(blended: Any, asked: list[str]) -> None:
     row = torch.zeros(1, 1, dtype=torch.int64)
     blended.open(0, "r", [5, 6], **OPENED)
-    blended.stage(0, 6, 3)
+    blended.stage(0, 6, 3, forced=FORCED, legal=len)
     blended.absorb(LANES, row, row, row[0], Plan(0, 16, absorb=False))
     blended.commit(0, [7])
     totals = blended.close(0)

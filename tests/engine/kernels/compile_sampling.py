@@ -15,7 +15,7 @@ COUNT = filters.CANDIDATES
 FLOATS = ("repetition", "presence", "frequency", "temperature", "top_p", "min_p", "probs_out",
           "law", "q")  # fmt: skip
 OTHERS = {"logits": "*bf16", "counts": "*i32", "prompt_seen": "*u8", "match": "*i1"}
-NUMBERS = ("columns", "width", "first", "stride", "step", "depth")
+NUMBERS = ("columns", "width", "first", "stride", "step", "depth", "any_sure")
 
 
 def typed(kernel: Any, constants: dict[str, Any], **own: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from tests.engine.steps import (
     require_decided_as_by_the_torch_code,
     require_drawn_from_the_law_where_a_draft_leaves_nothing,
     require_inputs_as_of_the_torch_code,
+    require_sure_drafts_kept,
 )
 
 
@@ -29,6 +30,15 @@ def test_a_lane_decides_as_the_torch_code_does(
     drafts: int, kind: str, acceptance: str, poison: None
 ) -> None:
     require_decided_as_by_the_torch_code(chain.accept, drafts, kind, acceptance)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "kind", "acceptance"), [(1, "points", "match"), (7, "laws", "mixed")]
+)
+def test_sure_drafts_are_kept_and_the_rest_decided_as_ever(
+    drafts: int, kind: str, acceptance: str, poison: None
+) -> None:
+    require_sure_drafts_kept(chain.accept, drafts, kind, acceptance)
 
 
 def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:

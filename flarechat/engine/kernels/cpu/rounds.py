@@ -86,7 +86,7 @@ _PROTOTYPES = {
     "law": (*_LANES, _P, _P, _I, _P, _P),
     "whole_law": (*_LANES, _P, _P, _P),
     "draw": (*_LANES, _P, _P, _P),
-    "accept": (*_LANES, _P, _P, _P, _I, _P, _P),
+    "accept": (*_LANES, _P, _P, _P, _P, _I, _P, _P),
     "inputs": (*_LANES, _P, _P),
     "clip": (*_LANES, _I, _P, _P, _P, _P),
     "advance": (*_LANES, _I, _P, _P, _P),
@@ -242,11 +242,13 @@ def accept(
     q, q_ids = of_drafts or (None, None)
     laws = _Laws(p, q, ids, q_ids, held[0].shape[-1], held[-1].shape[-1])
     given, offered = _drafts(proposal.tokens), proposal.offered.contiguous()
+    sure = None if proposal.sure is None else proposal.sure.contiguous()
     tokens = torch.empty(law.probs.shape[:2], dtype=torch.int64)
     accepted = torch.empty_like(offered)
     _C["accept"](
         *arguments(lanes), ctypes.byref(laws), ctypes.byref(given), offered.data_ptr(),
-        _MODES[acceptance], tokens.data_ptr(), accepted.data_ptr(),
+        None if sure is None else sure.data_ptr(), _MODES[acceptance], tokens.data_ptr(),
+        accepted.data_ptr(),
     )  # fmt: skip
     return tokens, accepted
 

@@ -37,6 +37,7 @@ from tests.engine.steps import (
     require_drawn_as_the_torch_chain_draws,
     require_drawn_from_the_law_where_a_draft_leaves_nothing,
     require_inputs_as_of_the_torch_code,
+    require_sure_drafts_kept,
 )
 
 if cpu.library() is None:
@@ -178,6 +179,15 @@ def test_drafts_are_drawn_as_the_torch_chain_draws_them(acceptance: str, staged:
 @pytest.mark.parametrize("drafts", [0, 1, 3, 7])
 def test_a_lane_decides_as_the_torch_code_does(drafts: int, kind: str, acceptance: str) -> None:
     require_decided_as_by_the_torch_code(rounds.accept, drafts, kind, acceptance)
+
+
+@pytest.mark.parametrize("acceptance", ["ratio", "match", "mixed"])
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("drafts", [1, 4, 7])
+def test_sure_drafts_are_kept_and_the_rest_decided_as_ever(
+    drafts: int, kind: str, acceptance: str
+) -> None:
+    require_sure_drafts_kept(rounds.accept, drafts, kind, acceptance)
 
 
 def test_points_of_a_greedy_law_are_kept_as_long_as_they_are_right() -> None:

@@ -77,10 +77,11 @@ typedef struct {
     int32_t found, q_found;
 } fc_laws;
 
-/* tokens [lanes, depth + 1]: kept drafts, then the target's own token; and how many are kept. */
+/* tokens [lanes, depth + 1]: kept drafts, then the target's own token; and how many are kept. The
+ * first sure[lane] drafts, as far as they are offered, are kept without a test; NULL for none. */
 void fc_accept(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_laws *laws,
-               const fc_drafts *drafts, const int64_t *offered, int32_t mode, int64_t *tokens,
-               int64_t *accepted);
+               const fc_drafts *drafts, const int64_t *offered, const int64_t *sure, int32_t mode,
+               int64_t *tokens, int64_t *accepted);
 
 /* inputs [lanes, depth + 1]: the pending token of each lane and its drafts. */
 void fc_inputs(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_drafts *drafts,

@@ -8,7 +8,7 @@ typedef struct {
     const float *probs, *q;
     const int64_t *ids, *q_ids, *drafts;
     int32_t found, q_found, depth;
-    int64_t offered, seed, first;
+    int64_t offered, sure, seed, first;
 } lane_laws;
 
 static float prob_of(const float *probs, const int64_t *ids, int32_t found, int64_t token) {
@@ -18,9 +18,16 @@ static float prob_of(const float *probs, const int64_t *ids, int32_t found, int6
     return (float)prob;
 }
 
+static int is_sure(const lane_laws *lane, int32_t row) {
+    return row < lane->depth && row < lane->offered && row < lane->sure;
+}
+
 /* The target's own draws, as far as they confirm drafts, and the first that does not. */
 static int64_t by_match(const lane_laws *lane, int64_t *tokens) {
-    for (int32_t row = 0;; row++) {
+    int32_t row = 0;
+    for (; is_sure(lane, row); row++)
+        tokens[row] = lane->drafts[row];
+    for (;; row++) {
         int64_t at = (int64_t)row * lane->found;
         tokens[row] = fc_winner(lane->found, lane->probs + at, lane->ids + at, lane->seed,
                                 lane->first + row);
@@ -54,6 +61,8 @@ static const float *residual(const lane_laws *lane, int32_t row, const float *ow
 static int64_t by_ratio(const lane_laws *lane, int64_t *tokens) {
     int64_t draw = lane->first * FC_ACCEPT_STRIDE;
     int32_t depth = lane->depth, row = 0;
+    for (; is_sure(lane, row); row++)
+        tokens[row] = lane->drafts[row];
     for (; row < depth && row < lane->offered; row++) {
         int64_t at = (int64_t)row * lane->found, draft = lane->drafts[row];
         float p = prob_of(lane->probs + at, lane->ids + at, lane->found, draft);
@@ -76,8 +85,8 @@ static int64_t by_ratio(const lane_laws *lane, int64_t *tokens) {
 }
 
 void fc_accept(const fc_slots *slots, const int64_t *index, int32_t lanes, const fc_laws *laws,
-               const fc_drafts *drafts, const int64_t *offered, int32_t mode, int64_t *tokens,
-               int64_t *accepted) {
+               const fc_drafts *drafts, const int64_t *offered, const int64_t *sure, int32_t mode,
+               int64_t *tokens, int64_t *accepted) {
     int32_t depth = drafts->depth;
     memset(tokens, 0, sizeof(int64_t) * (size_t)lanes * (size_t)(depth + 1));
     for (int32_t lane = 0; lane < lanes; lane++) {
@@ -87,8 +96,8 @@ void fc_accept(const fc_slots *slots, const int64_t *index, int32_t lanes, const
             .probs = laws->probs + at, .ids = laws->ids + at, .found = laws->found,
             .q = laws->q ? laws->q + q_at : NULL, .q_ids = laws->q ? laws->q_ids + q_at : NULL,
             .q_found = laws->q_found, .drafts = drafts->tokens + lane * drafts->stride,
-            .depth = depth, .offered = offered[lane], .seed = slots->seed[slot],
-            .first = slots->consumed[slot] + 1,
+            .depth = depth, .offered = offered[lane], .sure = sure ? sure[lane] : 0,
+            .seed = slots->seed[slot], .first = slots->consumed[slot] + 1,
         };
         int64_t *said = tokens + (int64_t)lane * (depth + 1);
         accepted[lane] = (fc_by_match(slots, slot, mode) ? by_match : by_ratio)(&own, said);
