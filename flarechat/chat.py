@@ -17,6 +17,7 @@ from flarechat.config import Settings
 from flarechat.errors import FlarechatError, SessionError
 from flarechat.protocol import (
     Called,
+    Constraint,
     EngineDoor,
     ErrorInfo,
     Event,
@@ -42,13 +43,14 @@ CHECKPOINT_S = 1.0
 class Conversation(CallingThread):
     """One conversation with an engine: what was said, and the answers and calls under way.
 
-    `settings` may be replaced between turns; the next request follows them. While it is `busy`,
-    call `tend` often.
+    `settings` and `constraint`, which answers are to satisfy, may be replaced between turns; the
+    next request follows them. While it is `busy`, call `tend` often.
     """
 
     def __init__(self, engine: EngineDoor, settings: Settings) -> None:
         super().__init__(settings)
         self._engine = engine
+        self.constraint: Constraint | None = None
         self._asked: dict[str, Asked] = {}
         self._checkpoint_at = 0.0
 
@@ -271,7 +273,7 @@ class Conversation(CallingThread):
             private = self._keeper is None
             request = asked.request(
                 turns, self.system, self.settings, model, controller, private=private,
-                tools=self.toolbox.tools,
+                tools=self.toolbox.tools, constraint=self.constraint,
             )  # fmt: skip
             self._engine.submit(request)
             asked.submitted = True

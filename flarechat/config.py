@@ -40,6 +40,11 @@ _SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
 }  # fmt: skip
 
 
+# What an answer is held to: of these one place sets one, in place of what places behind it set.
+_CONSTRAINTS = ("json_schema", "regex", "grammar", "json_answer")
+_FORMS = (*_CONSTRAINTS, "tools", "tool_choice")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting, checked. None means not set: the model's recommendation applies."""
@@ -76,6 +81,10 @@ class Settings:
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"
     tool_rounds: int = 8
+    json_schema: str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    json_answer: bool = False
     session: str | None = None
     theme: str = "auto"
 
@@ -103,11 +112,32 @@ class Settings:
         if any(not source.strip() or "\0" in source for source in self.tools):
             raise SettingsError("--tools is empty or no path.", "Give a file, or leave it out.")
         _within("tool-rounds", self.tool_rounds, 1, 64)
+        self._check_form()
         self.sampling(Sampling())
         self.speculation()
         Request(
             id="", messages=(), max_tokens=self.max_tokens, stop=self.stop, logprobs=self.logprobs
         )
+
+    def _check_form(self) -> None:
+        """Refuse two things that an answer cannot both be held to, and one that is empty."""
+        held = self.constraints
+        for key in held:
+            text = getattr(self, key)
+            named = text is not True and key != "regex"
+            if not text or (named and (not text.strip() or "\0" in text)):
+                raise SettingsError(f"{flag_of(key)} is empty or no path.", "Leave it out.")
+        calling = bool(self.tools) and self.tool_choice != "none"
+        if len(held) + calling > 1:
+            one, other = [*held, "tools"][:2]
+            raise SettingsError(
+                f"{flag_of(one)} and {flag_of(other)} exclude each other.", "Give one of them."
+            )
+
+    @property
+    def constraints(self) -> list[str]:
+        """The settings, one at most, that say what answers are to satisfy."""
+        return [key for key in _CONSTRAINTS if getattr(self, key) not in (None, False)]
 
     @property
     def vault_bytes(self) -> int:
@@ -148,6 +178,8 @@ def load_settings(
     )
     chosen: dict[str, tuple[Any, str]] = {}
     for layer in layers:
+        if any(layer[key][0] is not False for key in (*_CONSTRAINTS, "tools") if key in layer):
+            chosen = {key: value for key, value in chosen.items() if key not in _FORMS}
         chosen.update(layer)
     values = {key: _typed(key, value, origin) for key, (value, origin) in chosen.items()}
     try:

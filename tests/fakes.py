@@ -16,6 +16,7 @@ from flarechat.config import Settings
 from flarechat.errors import FlarechatError
 from flarechat.protocol import (
     Called,
+    ConstraintResult,
     Delta,
     ErrorInfo,
     Event,
@@ -127,7 +128,9 @@ class ScriptedEngine:
         model: ModelInfo = MODEL,
         lanes: int = 1,
         notices: tuple[str, ...] = (),
+        constraint: ConstraintResult | None = None,
     ) -> None:
+        self.constraint = constraint
         self.model, self.notices, self.lanes = model, notices, lanes
         self.answers = [tuple(answer) for answer in answers] or [words("Hello there.")]
         self.rounds_per_drain = rounds_per_drain
@@ -159,6 +162,7 @@ class ScriptedEngine:
         self.requests.append(request)
         turn = _Turn(request, deque(script), self.reason, self.prompt_tokens)
         turn.restored = self.restored
+        turn.constraint = self.constraint
         self._live.append(turn)
 
     def cancel(self, request: str) -> None:
@@ -208,6 +212,7 @@ class _Turn:
         self.said = {"answer": begun.content if begun else "", "thinking": "", "tool": ""}
         self.started, self.done = False, False
         self.restored = (0, "")
+        self.constraint: ConstraintResult | None = None
 
     def step(self, lanes: int = 1) -> list[Event]:
         if not self.started:
@@ -265,4 +270,5 @@ class _Turn:
             ),
             speculation=totals.summary(),
             controller={"scripted": True},
+            constraint=self.constraint if self.request.constraint else None,
         )

@@ -22,8 +22,8 @@ from flarechat.bench.runner import Doors, Measured, measure
 from flarechat.bench.summary import arms_of, rows_of
 from flarechat.bench.ui_tax import UiTax, measure_ui_tax
 from flarechat.bench.workloads import Workload, load_workloads
-from flarechat.config import Settings
-from flarechat.errors import EXIT_INTERRUPTED, EXIT_OK, SettingsError
+from flarechat.config import Settings, flag_of
+from flarechat.errors import EXIT_INTERRUPTED, EXIT_OK, SettingsError, UsageError
 from flarechat.protocol import EngineDoor
 
 
@@ -44,6 +44,9 @@ def run_bench(
         raise SettingsError(f"--repeats {repeats} is out of range.", "Give 1 or more.")
     if replay:
         return _replay(replay, json_path)
+    if settings.constraints:
+        flag = flag_of(settings.constraints[0])
+        raise UsageError(f"The bench holds no answer to {flag}.", "Leave it out.")
     workloads, chosen = load_workloads(workload), parse_arms(arms, settings.speculation())
     if json_path:
         require_writable(json_path)

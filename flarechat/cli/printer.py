@@ -14,6 +14,7 @@ from flarechat.asking import CALLED
 from flarechat.cli.progress import Bar
 from flarechat.protocol import (
     Called,
+    ConstraintResult,
     Delta,
     Event,
     Finished,
@@ -213,4 +214,15 @@ def stats_line(finished: Finished) -> str:
         f"{drafts.accepted} of {drafts.offered} drafts accepted",
         finished.reason,
     ]
+    if finished.constraint:
+        parts.append(constraint_line(finished.constraint))
     return ", ".join(parts)
+
+
+def constraint_line(result: ConstraintResult) -> str:
+    """What became of a constraint, in a few words."""
+    state = "satisfied" if result.satisfied else "not satisfied"
+    return (
+        f"{result.kind} {state} ({result.forced} tokens forced, {result.removed} drafts removed, "
+        f"{result.redrawn} tokens redrawn)"
+    )

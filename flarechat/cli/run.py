@@ -79,7 +79,7 @@ def run(
     """Answer one prompt and print the answer, or several answers to it.
 
     In a session the last message may be said otherwise or answered again, and an answer that was
-    cut off goes on.
+    cut off goes on. An answer that does not satisfy what it was held to ends with exit code 5.
     """
     from dataclasses import replace
 
@@ -89,6 +89,7 @@ def run(
     from flarechat.cli.progress import Bar
     from flarechat.cli.signals import Interrupted, Interrupts
     from flarechat.cli.turn import Asking, Leave, answer
+    from flarechat.constraining import constraint_of, reads_stdin
     from flarechat.protocol.tools import require_tools
     from flarechat.tools.toolbox import Toolbox
 
@@ -108,8 +109,9 @@ def run(
     printers = JsonPrinter if as_json else TextPrinter if fan is None else FanPrinter
     try:
         with Interrupts() as interrupts, Bar() as bar:
-            text = _prompt_text(prompt, wanted=not (regenerate or go_on))
-            asking = Asking(text, ways, verb)
+            constraint, piped = constraint_of(settings), not reads_stdin(settings)
+            text = _prompt_text(prompt, wanted=not (regenerate or go_on), piped=piped)
+            asking = Asking(text, ways, verb, constraint)
             asking.check(settings)
             printer = printers(bar)
             engine = launch.engine_of(settings, bar.show)
@@ -136,18 +138,18 @@ def _verb(given: dict[str, bool], session: str | None, fan: int | None) -> str:
     return chosen[0] if chosen else ""
 
 
-def _prompt_text(prompt: str | None, *, wanted: bool) -> str:
+def _prompt_text(prompt: str | None, *, wanted: bool, piped: bool = True) -> str:
     """Piped input, then the argument behind a blank line when there are both; where none is wanted,
-    an argument is refused and nothing is read.
+    an argument is refused and nothing is read. What is `piped` may be no prompt.
     """
     if not wanted:
         if prompt:
             raise UsageError(f"There is no place for the prompt {prompt!r} here.", "Leave it out.")
         return ""
-    piped = ""
-    if sys.stdin is not None and not sys.stdin.isatty():
-        piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
-    text = "\n\n".join(part for part in (piped, prompt or "") if part.strip())
+    before = ""
+    if piped and sys.stdin is not None and not sys.stdin.isatty():
+        before = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
+    text = "\n\n".join(part for part in (before, prompt or "") if part.strip())
     if not text:
         raise UsageError("There is no prompt.", "Give it as an argument or pipe it in.")
     return text

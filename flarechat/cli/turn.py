@@ -15,8 +15,8 @@ from flarechat.chat import Conversation, Turn
 from flarechat.cli.printer import Printer, stats_line
 from flarechat.cli.signals import Interrupts
 from flarechat.config import Settings
-from flarechat.errors import EXIT_OK, EngineError, StorageError, UsageError
-from flarechat.protocol import EngineDoor, Event, Failed, Finished, Ready
+from flarechat.errors import EXIT_OK, ConstraintError, EngineError, StorageError, UsageError
+from flarechat.protocol import Constraint, EngineDoor, Event, Failed, Finished, Ready
 from flarechat.textsafe import strip_controls
 from flarechat.thread import Thread, last_message
 from flarechat.tools.toolbox import Toolbox
@@ -27,16 +27,21 @@ _STILL_THINKING = (
     "flarechat: The model was still thinking when it was cut off; allow more with --max-tokens, "
     "or none with --no-thinking."
 )
+_REMEDIES = {
+    "length": "Allow more with --max-tokens.",
+    "context": "The context is full: raise --ctx, or begin another session.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
     """What to ask: `text`, so many `ways`, or by `verb` something of the last exchange (a flag of
-    `flarechat run`)."""
+    `flarechat run`), and what the answers are to satisfy."""
 
     text: str
     ways: int = 1
     verb: str = ""
+    constraint: Constraint | None = None
 
     def check(self, settings: Settings) -> None:
         """Refuse what the session has no place for, before a model is loaded for it. Of a fan that
@@ -54,6 +59,7 @@ class Asking:
 
     def of(self, conversation: Conversation, lanes: int | None) -> list[Turn]:
         """Ask a conversation; the turns of the answers."""
+        conversation.constraint = self.constraint
         if self.verb == "--regenerate":
             return [conversation.regenerate()]
         if self.verb == "--continue-answer":
@@ -112,7 +118,8 @@ def answer(
         conversation.close()
         for notice in conversation.notices:
             print(f"flarechat: {strip_controls(notice)}", file=sys.stderr)
-    if any(f.thinking and not f.text and f.reason in ("length", "context") for f in ended):
+    cut = [f for f in ended if f.reason in ("length", "context") and f.constraint is None]
+    if any(f.thinking and not f.text for f in cut):
         print(_STILL_THINKING, file=sys.stderr)
     if stats:
         for number, finished in enumerate(ended, start=1):
@@ -127,9 +134,23 @@ def answer(
     if failed := [f for f in ended if f.error or f.reason == "error"]:
         error = failed[0].error
         raise error.exception() if error else EngineError("The answer failed.")
+    if broken := [f for f in ended if f.constraint and not f.constraint.satisfied]:
+        raise _unsatisfied(broken[0])
     if conversation.unsaved:
         raise StorageError("The answer was not saved.", "Free some space and ask again.")
     return EXIT_OK
+
+
+def _unsatisfied(finished: Finished) -> ConstraintError:
+    """What to say of an answer that is not what was asked for, as far as it came."""
+    result = finished.constraint
+    assert result is not None, "only what was held to something can fail it"
+    remedy = _REMEDIES.get(finished.reason, "")
+    if finished.stop is not None:
+        remedy = f"It met --stop {finished.stop!r}; leave that out."
+    elif finished.thinking and not finished.text and remedy:
+        remedy = f"{remedy[:-1]}, or none of thinking with --no-thinking."
+    return ConstraintError(result.error or "The answer does not satisfy the constraint.", remedy)
 
 
 def _play(

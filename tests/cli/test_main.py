@@ -72,7 +72,7 @@ def test_help_groups_the_options_and_states_every_default(cli: Cli) -> None:
     for head in ("Arguments:", "Options:", "Model:", "Sampling:", "Answer:", "Drafting:"):
         assert f"\n{head}\n" in got.out
     flags = [line for line in got.out.splitlines() if line.startswith("  --")]
-    assert 40 == len(flags)
+    assert 44 == len(flags)
     assert "--json-schema" not in got.out
 
 
