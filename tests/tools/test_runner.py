@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flarechat.tools import runner
 from flarechat.tools.runner import ENVIRONMENT, Ran, run
 
 LIMIT = 1000
@@ -81,6 +82,14 @@ def test_a_program_that_floods_is_ended() -> None:
 
     assert ran.end in ("timeout", "flooded")
     assert (LIMIT, True) == (len(ran.output), ran.cut)
+
+
+def test_what_is_dropped_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_FLOOD", 100_000)
+
+    ran = sh("exec yes", timeout=30)
+
+    assert ("flooded", None, LIMIT, True) == (ran.end, ran.status, len(ran.output), ran.cut)
 
 
 def test_the_end_of_stderr_is_kept() -> None:
