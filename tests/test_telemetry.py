@@ -13,13 +13,14 @@ FIELDS = ("offered", "accepted", "emitted")
 
 @st.composite
 def rounds(draw: st.DrawFn) -> Round:
-    """A round of copies, continued by the chain or not, clipped or not."""
-    copied = draw(st.integers(0, MAX_DRAFT_TOKENS))
-    learned = draw(st.integers(0, MAX_DRAFT_TOKENS - copied))
+    """A round of forced drafts, copies and the chain's, or some of them, clipped or not."""
+    forced = draw(st.integers(0, MAX_DRAFT_TOKENS))
+    copied = draw(st.integers(0, MAX_DRAFT_TOKENS - forced))
+    learned = draw(st.integers(0, MAX_DRAFT_TOKENS - forced - copied))
     name = draw(st.sampled_from(["history", "context"]))
-    drafts = (name,) * copied + ("mtp",) * learned
+    drafts = ("grammar",) * forced + (name,) * copied + ("mtp",) * learned
     offered = len(drafts)
-    accepted = draw(st.integers(0, offered))
+    accepted = draw(st.integers(forced, offered))
     emitted = draw(st.integers(1, accepted + 1))
     tail = "bonus" if accepted == offered else "correction"
     return Round(
@@ -57,7 +58,7 @@ def test_sums_by_source_and_by_depth_equal_the_totals(played: list[Round]) -> No
     assert summary.emitted == summary.accepted + summary.rounds - summary.clipped
     assert summary.repair_ms == sum(one.repair_ms for one in played)
     assert summary.rounds == sum(summary.acceptance_histogram)
-    for source in ("mtp", "history", "context"):
+    for source in ("grammar", "mtp", "history", "context"):
         offered = sum(one.draft_sources.count(source) for one in played)
         kept = sum(one.draft_sources[: one.accepted].count(source) for one in played)
         told = summary.by_source.get(source)

@@ -15,6 +15,7 @@ from flarechat.bench.replay import (
     FixedWidth,
     LiveController,
     Prices,
+    _offer,
     play,
     replay_recording,
     verdict,
@@ -218,3 +219,11 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, text: str, messa
 def test_a_missing_recording_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_recording(tmp_path / "nowhere")
+
+
+def test_forced_drafts_are_offered_again_before_the_copies_behind_them() -> None:
+    forced, copy = ("grammar",) * 2, ("history",) * 3
+
+    assert Offer(count=2, forced=2) == _offer(forced, 0)
+    assert Offer("history", 5, 8, forced=2) == _offer(forced + copy, 8)
+    assert Offer("history", 4, 8, learned=5, forced=1) == _offer((*forced[1:], *copy, "mtp"), 8)

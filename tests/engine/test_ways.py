@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ CONTEXT = 300
 CHAIN = Offer(learned=7)
 COPY = Offer("history", 7, 8, "turn")
 BOTH = Offer("history", 3, 8, "turn", 7)
+FORCED = Offer("history", 4, 8, "turn", 7, forced=2)
 Price = Callable[[int, bool], float]
 
 copies = st.tuples(
@@ -137,6 +139,35 @@ def test_the_words_of_the_contract() -> None:
     assert ("history",) == offer.sources("copies", 1)
     assert () == offer.sources("none", 7)
     assert ("history",) * 2 == Offer("history", 2, 8).sources("both", 7)
+
+
+@given(offers, st.integers(1, 7), st.sampled_from(DRAFTING), st.integers(0, MAX_DRAFT_TOKENS))
+def test_forced_drafts_come_first_and_have_a_name_of_their_own(
+    offer: Offer, forced: int, way: str, k: int
+) -> None:
+    given = replace(offer, count=min(forced + offer.count, 7), forced=forced)
+    plain = replace(offer, count=given.count)
+    count = min(forced, given.copied(way, k))
+
+    for own, theirs in (
+        (given.kinds(way, k), plain.kinds(way, k)),
+        (given.sources(way, k), plain.sources(way, k)),
+    ):
+        assert ("grammar",) * count == own[:count]
+        assert theirs[count:] == own[count:]
+        assert "grammar" not in own[count:]
+
+
+def test_forced_drafts_are_counted_on_from_the_first_and_whatever_copies_do() -> None:
+    controller = Controller("cpu")
+    offer = Offer("history", 5, 8, "turn", forced=3)
+    for _ in range(50):
+        controller.record([offer], Choice(5, "", drafting="copies"), [3], 40, CONTEXT)
+
+    assert [1.0] * 3 == Controller().survival.rates("grammar", 3)
+    assert [1.0] * 3 == controller.survival.rates("grammar", 3)
+    assert controller.survival.rates("history8", 5)[3] < 0.1
+    assert [1, 2, 3, 4] == controller.survival.expected(offer.kinds("copies", 5))[:4]
 
 
 # Worlds with known prices and survival.
@@ -282,6 +313,30 @@ def test_probes_look_at_other_ways_and_stay_within_their_budget() -> None:
             5,
             [BOTH, CHAIN],
             "up to 5 copied or mtp drafts: 6.3 tok in 40 ms vs 2.0 in 100 without",
+        ),
+        (
+            "both",
+            6,
+            [FORCED],
+            "2 forced + 2 copied + 2 mtp drafts: 5.3 tok in 40 ms vs 1.0 in 100 without",
+        ),
+        (
+            "copies",
+            3,
+            [FORCED],
+            "2 forced + 1 copied drafts: 3.9 tok in 40 ms vs 5.5 in 118 with mtp",
+        ),
+        (
+            "both",
+            5,
+            [FORCED, CHAIN],
+            "up to 5 forced, copied or mtp drafts: 7.5 tok in 40 ms vs 2.0 in 100 without",
+        ),
+        (
+            "copies",
+            2,
+            [Offer(count=2, forced=2)],
+            "2 forced drafts: 3.0 tok in 40 ms vs 1.0 in 100 without",
         ),
         ("none", 0, [CHAIN], "no draft: 1.0 tok in 40 ms vs 2.6 in 118 with 7 mtp"),
     ],
