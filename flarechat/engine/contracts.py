@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flarechat.engine.frame import Frame
+    from flarechat.engine.frame import Frame, LaneRecord
     from flarechat.engine.offer import Offer
     from flarechat.engine.plan import Plan
     from flarechat.engine.proposal import Proposal
@@ -22,6 +22,13 @@ class State(Protocol):
 
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Make the state after `emitted` [B] rows of the last pass the live one."""
+
+    def hold(self, lanes: Lanes) -> None:
+        """Hold what the next pass writes over and nothing else leads back to."""
+
+    def rewind(self, lanes: Lanes) -> None:
+        """Make what was held last the live state of these lanes again, so that another number of
+        the rows of the pass since then can be kept."""
 
     def reusable(self, held: int, rows: int) -> int:
         """How many of a slot's first `rows` tokens can be kept of the `held` it has now.
@@ -101,6 +108,10 @@ class Target(Protocol):
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Commit the first `emitted` [B] rows of the last `verify`."""
 
+    def amend(self, lanes: Lanes, inputs: Tensor, kept: Tensor, plan: Plan) -> None:
+        """Of the last `verify`, whose plan is `judged`, commit only the first `kept` [B] rows of
+        these lanes of it, whose inputs int64 [B, W] were these. They stand as before that pass."""
+
     def states(self) -> Sequence[State]:
         """The states it owns."""
 
@@ -147,6 +158,10 @@ class Drafter(Protocol):
         self, lanes: Lanes, inputs: Tensor, hidden: Tensor, emitted: Tensor, plan: Plan
     ) -> None:
         """Page, after a pass: write draft state from the true rows [B, W, ...]."""
+
+    def amend(self, lanes: Lanes, hidden: Tensor, kept: Tensor, plan: Plan) -> None:
+        """After `absorb` by a plan that is `judged`: of the true rows of these lanes, with this
+        hidden [B, W, F], only the first `kept` [B] count. They stand as before that pass."""
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Host: these emitted tokens are validated and final."""
@@ -226,6 +241,19 @@ class Executor(Protocol):
     def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
         """Run a round of one lane and width 1 whose pass is already known: it gave hidden [F] and
         logits [V], and its lane has the state that it left."""
+
+    def redraw(self, slot: int, row: int, legal: bytes) -> int:
+        """Host: a token for row `row` of the last round's lane of this slot, from its law as masked
+        by the bits of `legal` (see `redraw.redrawn`). Changes nothing; the row was emitted."""
+
+    def amend(self, slot: int, kept: int, token: int | None = None) -> LaneRecord:
+        """Host: the last round, whose plan was `judged` and whose frame was read, ends in this slot
+        after `kept` of the tokens that it now has, the last of them replaced by `token` if given.
+
+        Columns and all states are then as plain decoding of these tokens leaves them. Returns the
+        lane's record as it now is. May be asked for again, of fewer; of 0 only where the round was
+        not recalled.
+        """
 
     def wait(self) -> None:
         """Host: until all that was asked for has happened."""

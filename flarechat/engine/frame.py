@@ -5,6 +5,7 @@ Owns its column layout. int64 [B, HEADER + W]; log-probabilities ride beside it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -93,15 +94,17 @@ def read(frame: Frame) -> list[LaneRecord]:
     """The host's view, one record a lane. This is where the host waits for the round."""
     if frame.ready is not None:
         frame.ready.synchronize()
-    return [
-        LaneRecord(
-            offered=row[OFFERED],
-            accepted=row[ACCEPTED],
-            emitted=row[EMITTED],
-            finish=row[FINISH],
-            consumed=row[CONSUMED],
-            generated=row[GENERATED],
-            tokens=tuple(row[HEADER : HEADER + row[EMITTED]]),
-        )
-        for row in frame.record.tolist()
-    ]
+    return [lane_record(row) for row in frame.record.tolist()]
+
+
+def lane_record(row: Sequence[int]) -> LaneRecord:
+    """What one row of a record says."""
+    return LaneRecord(
+        offered=row[OFFERED],
+        accepted=row[ACCEPTED],
+        emitted=row[EMITTED],
+        finish=row[FINISH],
+        consumed=row[CONSUMED],
+        generated=row[GENERATED],
+        tokens=tuple(row[HEADER : HEADER + row[EMITTED]]),
+    )

@@ -61,7 +61,8 @@ class Plan:
     consumed + width; see `extent_for`); `acceptance` is ratio, match or mixed; `logprobs` is
     the number of alternatives to report beside each emitted token, 0 for no log-probabilities;
     `drafting` is one of offer.DRAFTING; `absorb` says whether the drafter's own state is kept up,
-    as any request needs that uses MTP.
+    as any request needs that uses MTP; `judged` says that a lane's round may be amended, for which
+    states hold what it writes over and nothing else leads back to.
     """
 
     draft_tokens: int
@@ -71,6 +72,7 @@ class Plan:
     logprobs: int = 0
     drafting: str = "none"
     absorb: bool = True
+    judged: bool = False
 
     @property
     def width(self) -> int:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 # Domains keep the draws of one position apart. SAMPLE is shared by the target and its drafters in
 # `match`: the same noise on both sides is what makes their draws agree.
-SAMPLE, ACCEPT, DRAFT = 1, 2, 4
+SAMPLE, ACCEPT, DRAFT, REDRAW = 1, 2, 4, 8
 
-# Draws that the streams of ACCEPT and DRAFT set aside for each position of the text. A round that
-# begins at a position has all of its own: at most 7 tests, one draw that may be skipped, one token.
-ACCEPT_STRIDE, DRAFT_STRIDE = 16, 4
+# Draws that these streams set aside for each position of the text. A round has those of the place
+# that it begins at: at most 7 tests, one draw that may be skipped, one token.
+ACCEPT_STRIDE, DRAFT_STRIDE, REDRAW_STRIDE = 16, 4, 4
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10

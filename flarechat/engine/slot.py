@@ -54,8 +54,9 @@ class SlotPool:
         room = _aligned(slots)
         self._numbers = torch.zeros(_NUMBERS, room, dtype=torch.int64, device=device)
         self._fractions = torch.zeros(len(_FRACTIONS), room, device=device)
-        self.pending, self.consumed, self.generated = self._numbers[:3, :slots]
-        self.budget, self.finish, self.seed, top_k = self._numbers[3:, :slots]
+        numbers: list[Tensor] = list(self._numbers[:, :slots])
+        self.pending, self.consumed, self.generated = numbers[:3]
+        self.budget, self.finish, self.seed, top_k = numbers[3:]
         fractions = zip(_FRACTIONS, self._fractions[:, :slots], strict=True)
         columns = {"top_k": top_k, **dict(fractions)}
         self.filters = {name: columns[name] for name in _FILTERS}

@@ -207,7 +207,7 @@ class Bench:
 
     def play(
         self, slots: Sequence[int], draft_tokens: int, *, law: LawShape | None = None,
-        acceptance: str = "match", logprobs: int = 0, absorb: bool = True,
+        acceptance: str = "match", logprobs: int = 0, absorb: bool = True, judged: bool = False,
     ) -> list[LaneRecord]:  # fmt: skip
         """One round at a width, staged before and committed after."""
         drafter = self.executor.drafter
@@ -215,7 +215,10 @@ class Bench:
             drafter.stage(slot, draft_tokens)
         most = int(self.pool.consumed[list(slots)].max()) + draft_tokens + 1
         extent = extent_for(most, CONTEXT + SCRATCH_ROWS)
-        plan = Plan(draft_tokens, extent, law or LawShape(1), acceptance, logprobs, absorb=absorb)
+        plan = Plan(
+            draft_tokens, extent, law or LawShape(1), acceptance, logprobs, absorb=absorb,
+            judged=judged,
+        )  # fmt: skip
         records = read(self.executor.play(Lanes(self.pool, slots), plan))
         for slot, record in zip(slots, records, strict=True):
             drafter.commit(slot, record.tokens)

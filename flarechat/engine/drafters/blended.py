@@ -79,6 +79,11 @@ class BlendedDrafter:
         for drafter in (self.copies, self.learned):
             drafter.absorb(lanes, inputs, hidden, emitted, plan)
 
+    def amend(self, lanes: Lanes, hidden: Tensor, kept: Tensor, plan: Plan) -> None:
+        """Both are told."""
+        for drafter in (self.copies, self.learned):
+            drafter.amend(lanes, hidden, kept, plan)
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Both see the emitted tokens."""
         for drafter in (self.copies, self.learned):

@@ -221,6 +221,9 @@ class CopyDrafter:
     ) -> None:
         """Copies come from tokens, not from hidden states."""
 
+    def amend(self, lanes: Lanes, hidden: Tensor, kept: Tensor, plan: Plan) -> None:
+        """As `absorb`."""
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Validated output: extend the suffix and every source."""
         looking = self._looking.get(slot)

@@ -188,11 +188,20 @@ class MtpDrafter:
             self._whole.absorb(hidden, true, self.cache, self.hidden, window)
             return
         own = self.head.condense(hidden)
+        if plan.judged:
+            self.hidden.hold(lanes)
         before = self.hidden.last(lanes) if plan.absorb else None
         self.hidden.store(lanes, own, emitted, plan)
         if before is not None:
             true = torch.cat([before, own[:, :-1]], dim=1)
             self._write(lanes, true, inputs, plan)
+
+    def amend(self, lanes: Lanes, hidden: Tensor, kept: Tensor, plan: Plan) -> None:
+        """Where only the last hidden row is kept, it is another; all else past the rows that count
+        is unreachable."""
+        if not self.hidden.keeps_all:
+            self.hidden.rewind(lanes)
+            self.hidden.store(lanes, self.head.condense(hidden), kept, plan)
 
     def _step(
         self, lanes: Lanes, hidden: Tensor, token: Tensor, plan: Plan, step: int,

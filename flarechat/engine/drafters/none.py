@@ -53,6 +53,9 @@ class NoDrafter:
     ) -> None:
         """Nothing to learn."""
 
+    def amend(self, lanes: Lanes, hidden: Tensor, kept: Tensor, plan: Plan) -> None:
+        """As `absorb`."""
+
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Nothing to keep."""
 

@@ -1,7 +1,7 @@
 """The catalogue: every plan that is captured, and which of them stands for a plan of the player's.
 
 Owns the canonical form: one law for the 64 likeliest tokens and one for the whole vocabulary,
-either acceptance, all rows that a cache has. Pure Python; knows no tensor.
+either acceptance, all rows that a cache has, judged. Pure Python; knows no tensor.
 """
 
 from __future__ import annotations
@@ -116,4 +116,4 @@ class Catalogue:
         return self.learned and (asked or self.always_absorbs)
 
     def _plan(self, draft_tokens: int, drafting: str, absorb: bool, law: LawShape) -> Plan:
-        return Plan(draft_tokens, self.extent, law, "mixed", 0, drafting, absorb)
+        return Plan(draft_tokens, self.extent, law, "mixed", 0, drafting, absorb, judged=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flarechat.engine.executors.last import LastRound
 from flarechat.engine.executors.passes import Overheard, Recalled
 from flarechat.engine.round import play_round
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flarechat.engine.contracts import Drafter, Target
-    from flarechat.engine.frame import Frame
+    from flarechat.engine.frame import Frame, LaneRecord
     from flarechat.engine.plan import Plan
     from flarechat.engine.slot import Lanes
     from flarechat.engine.staging import Staging
@@ -31,6 +32,7 @@ class EagerExecutor:
     def __init__(self, target: Target, drafter: Drafter, staging: Staging | None = None) -> None:
         self.target, self.drafter, self.staging = target, drafter, staging
         self._overheard = Overheard(target)
+        self._last: LastRound | None = None
 
     @torch.inference_mode()
     def play(self, lanes: Lanes, plan: Plan) -> Frame:
@@ -38,9 +40,17 @@ class EagerExecutor:
         if self.staging is not None:
             self.staging.upload()
         before, self._overheard = self.target.repair_ms, Overheard(self.target)
-        target = self._overheard
-        frame = play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
+        frame = self._play(self._overheard, lanes, plan)
         return replace(frame, repair_ms=self.target.repair_ms - before)
+
+    def _play(
+        self, target: Overheard, lanes: Lanes, plan: Plan, *, recalled: bool = False
+    ) -> Frame:
+        frame = play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
+        self._last = LastRound(
+            lanes, plan, frame.record, target.passed, frame.logprobs, recalled=recalled
+        )
+        return frame
 
     def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
         """Copies of the last pass's first rows."""
@@ -51,8 +61,20 @@ class EagerExecutor:
         """Run the round on what a pass gave before."""
         if self.staging is not None:
             self.staging.upload()
-        target = Recalled(hidden, logits, lanes)
-        return play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
+        target = Overheard(Recalled(hidden, logits, lanes))
+        return self._play(target, lanes, plan, recalled=True)
+
+    @torch.inference_mode()
+    def redraw(self, slot: int, row: int, legal: bytes) -> int:
+        """From the logits that the last round kept."""
+        assert self._last is not None, "nothing was played"
+        return self._last.redraw(slot, row, legal)
+
+    @torch.inference_mode()
+    def amend(self, slot: int, kept: int, token: int | None = None) -> LaneRecord:
+        """End the last round sooner in one slot."""
+        assert self._last is not None, "nothing was played"
+        return self._last.amend(self.target, self.drafter, slot, kept, token)
 
     @torch.inference_mode()
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:

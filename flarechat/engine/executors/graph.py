@@ -18,8 +18,9 @@ from torch import Tensor
 from flarechat.engine.executors.capture import Capture, CudaCapture, Replay
 from flarechat.engine.executors.catalogue import Captured, Catalogue
 from flarechat.engine.executors.eager import prefill_chunk
+from flarechat.engine.executors.last import LastRound
 from flarechat.engine.executors.passes import Overheard, Recalled
-from flarechat.engine.frame import HEADER, Frame, Logprobs, token_logprobs
+from flarechat.engine.frame import HEADER, Frame, LaneRecord, Logprobs, token_logprobs
 from flarechat.engine.plan import LANE_COUNTS, Plan
 from flarechat.engine.round import play_round
 from flarechat.engine.slot import Lanes, SlotPool
@@ -61,14 +62,14 @@ class FixedLanes(Lanes):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A captured round: its replay, the record [B, HEADER + W] that it leaves, its pass's hidden
-    [B, W, F] and logits [B, W, V] until something else is replayed, and the host's two frames of
-    the record's shape."""
+    """A captured round: its plan, its replay, the record [B, HEADER + W] that it leaves, what its
+    pass was given and gave (inputs [B, W], hidden [B, W, F], logits [B, W, V]) until something else
+    is replayed, and the host's two frames of the record's shape."""
 
+    plan: Plan
     replay: Replay
     record: Tensor
-    hidden: Tensor
-    logits: Tensor
+    passed: tuple[Tensor, Tensor, Tensor]
     frames: tuple[Tensor, Tensor]
 
 
@@ -94,7 +95,7 @@ class GraphExecutor:
         self._rounds: dict[Captured, Round] = {}
         self._pieces: dict[Captured, Replay] = {}
         self._copying: Replay | None = None
-        self._last: Round | None = None
+        self._last: LastRound | None = None
 
     # Once, at start.
 
@@ -145,13 +146,13 @@ class GraphExecutor:
 
         return work
 
-    def _play(self, captured: Captured) -> tuple[Tensor, Tensor, Tensor]:
-        """The page over the lanes that are staged: its record, and its pass's hidden and logits."""
+    def _play(self, captured: Captured) -> tuple[Tensor, ...]:
+        """The page over the lanes that are staged: its record, and its pass's inputs, hidden and
+        logits."""
         target = Overheard(self.target)
         lanes = FixedLanes(self.pool, self._index[captured.lanes])
         frame = play_round(target, self.drafter, lanes, captured.plan)  # type: ignore[arg-type]
-        assert target.gave is not None
-        return frame.record, *target.gave
+        return frame.record, *target.passed
 
     def _prefill(self, captured: Captured) -> tuple[()]:
         """The piece of a prompt that is staged."""
@@ -173,10 +174,12 @@ class GraphExecutor:
         if captured.prefill:
             self._pieces[captured] = replay
             return
-        record, *gave = out
+        record, *passed = out
         frames = [landing[: record.numel()].view(record.shape) for landing in self._landings]
-        hidden, logits = map(self.capture.borrowed, gave)
-        self._rounds[captured] = Round(replay, record, hidden, logits, (frames[0], frames[1]))
+        inputs, hidden, logits = map(self.capture.borrowed, passed)
+        self._rounds[captured] = Round(
+            captured.plan, replay, record, (inputs, hidden, logits), (frames[0], frames[1])
+        )
 
     # From then on.
 
@@ -187,33 +190,53 @@ class GraphExecutor:
         self._slots[: len(lanes), 0] = lanes.slots
         self.staging.upload()
         own.replay()
-        self._last = own
         frame, mark = own.frames[self._turn], self._marks[self._turn]
         self._turn = 1 - self._turn
         frame.copy_(own.record, non_blocking=True)
         mark.record()
-        return Frame(frame, self._logprobs(own, plan.logprobs), ready=mark)
+        logprobs = self._logprobs(own, plan.logprobs)
+        self._last = LastRound(lanes, own.plan, own.record, own.passed, logprobs)
+        return Frame(frame, logprobs, ready=mark)
 
     @torch.inference_mode()
     def heard(self, lanes: int) -> tuple[Tensor, Tensor]:
         """Copies of what the last replay left."""
+        last = self._played()
+        return last.hidden[:lanes, 0].clone(), last.logits[:lanes, 0].clone()
+
+    def _played(self) -> LastRound:
         assert self._last is not None, "nothing was played"
-        return self._last.hidden[:lanes, 0].clone(), self._last.logits[:lanes, 0].clone()
+        return self._last
 
     @torch.inference_mode()
     def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
         """Play the round by plain calls, as nothing of the target's is left to replay."""
         self._slots[: len(lanes), 0] = lanes.slots
         self.staging.upload()
-        target = Recalled(hidden, logits, lanes)
-        return play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
+        target = Overheard(Recalled(hidden, logits, lanes))
+        frame = play_round(target, self.drafter, lanes, plan)  # type: ignore[arg-type]
+        self._last = LastRound(
+            lanes, plan, frame.record, target.passed, frame.logprobs, recalled=True
+        )
+        return frame
+
+    @torch.inference_mode()
+    def redraw(self, slot: int, row: int, legal: bytes) -> int:
+        """By plain calls behind the replay, as few rounds are redrawn."""
+        return self._played().redraw(slot, row, legal)
+
+    @torch.inference_mode()
+    def amend(self, slot: int, kept: int, token: int | None = None) -> LaneRecord:
+        """By plain calls behind the replay."""
+        return self._played().amend(self.target, self.drafter, slot, kept, token)
 
     @torch.inference_mode()
     def _logprobs(self, own: Round, alternatives: int) -> Logprobs | None:
         """Log-probabilities by plain calls, from the logits that the replay left."""
         if not alternatives:
             return None
-        return token_logprobs(own.logits, own.record[:, HEADER:], alternatives)
+        _, _, logits = own.passed
+        return token_logprobs(logits, own.record[:, HEADER:], alternatives)
 
     def prefill(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> None:
         """Replay the pieces of one chunk, inputs [1, T] of the host's."""

@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 class Overheard:
     """A target that keeps what its last pass gave for whoever asks."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target | Recalled) -> None:
         self._target, self.keep = target, target.keep
-        self.gave: tuple[Tensor, Tensor] | None = None
+        self._passed: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def passed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs [B, W], hidden [B, W, F] and logits [B, W, V] of the last pass."""
+        assert self._passed is not None, "nothing was played"
+        return self._passed
 
     def verify(self, lanes: Lanes, inputs: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        self.gave = self._target.verify(lanes, inputs, plan)
-        return self.gave
+        hidden, logits = self._target.verify(lanes, inputs, plan)
+        self._passed = inputs, hidden, logits
+        return hidden, logits
 
     def first(self, lanes: int) -> tuple[Tensor, Tensor]:
         """Copies of hidden [B, F] and logits [B, V] of the first row of the first lanes."""
-        assert self.gave is not None, "nothing was played"
-        hidden, logits = self.gave
+        _, hidden, logits = self.passed
         return hidden[:lanes, 0].clone(), logits[:lanes, 0].clone()
 
 

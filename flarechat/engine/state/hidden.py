@@ -15,6 +15,7 @@ from torch import Tensor
 from flarechat.engine import kernels
 from flarechat.engine.slot import SCRATCH_ROWS
 from flarechat.engine.state.kv import zeroed
+from flarechat.engine.state.recent import copy_slots
 from flarechat.engine.state.views import SlotViews
 from flarechat.engine.window import Window
 
@@ -90,11 +91,12 @@ class TailState(SlotViews):
 
     def __init__(self, slots: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = torch.zeros(slots, dim, dtype=dtype, device=device)
+        self.held = torch.zeros_like(self.rows)
 
     @staticmethod
     def price(slots: int, dim: int, dtype: torch.dtype) -> int:
         """Bytes such a state takes."""
-        return slots * dim * dtype.itemsize
+        return 2 * slots * dim * dtype.itemsize
 
     def store(self, lanes: Lanes, hidden: Tensor, emitted: Tensor, plan: Plan) -> None:
         """Keep row `emitted` - 1 of each lane; a lane that emitted nothing keeps its own."""
@@ -109,6 +111,14 @@ class TailState(SlotViews):
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Nothing to do: `store` knows what was emitted."""
 
+    def hold(self, lanes: Lanes) -> None:
+        """Hold the lanes' rows."""
+        copy_slots(self.rows, self.held, lanes)
+
+    def rewind(self, lanes: Lanes) -> None:
+        """Put back the rows held last."""
+        copy_slots(self.held, self.rows, lanes)
+
     def reusable(self, held: int, rows: int) -> int:
         """All of what is held, or nothing."""
         return rows if rows == held else 0
@@ -118,10 +128,10 @@ class TailState(SlotViews):
         return {"tail": self.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The rows."""
-        return {"tail": self.rows}
+        """The rows, and those held."""
+        return {"tail": self.rows, "held tail": self.held}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all rows."""
-        return self.rows.nbytes
+        return self.rows.nbytes + self.held.nbytes

@@ -36,6 +36,16 @@ class NgramState(SlotViews):
         self.ids.keep(lanes, emitted)
         self.columns.keep(lanes, emitted)
 
+    def hold(self, lanes: Lanes) -> None:
+        """Hold what the lanes' slots look back on."""
+        self.ids.hold(lanes)
+        self.columns.hold(lanes)
+
+    def rewind(self, lanes: Lanes) -> None:
+        """Look back on what was held last."""
+        self.ids.rewind(lanes)
+        self.columns.rewind(lanes)
+
     def reusable(self, held: int, rows: int) -> int:
         """All of what is held, or nothing: earlier rows are gone."""
         return rows if rows == held else 0
@@ -45,12 +55,14 @@ class NgramState(SlotViews):
         return {"ids": self.ids.rows[slot], "columns": self.columns.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The rows looked back on, and those of the last pass."""
+        """The rows looked back on, those of the last pass, and those held."""
         return {
             "ids": self.ids.rows,
             "columns": self.columns.rows,
             "fresh ids": self.ids.fresh,
             "fresh columns": self.columns.fresh,
+            "held ids": self.ids.held,
+            "held columns": self.columns.held,
         }
 
     @property

@@ -37,6 +37,11 @@ def begun(stored: Tensor, lanes: Lanes, fill: int = 0) -> Tensor:
     return values.masked_fill(nothing, fill)
 
 
+def copy_slots(source: Tensor, target: Tensor, lanes: Lanes) -> None:
+    """Copy the lanes' slots of source [S, ...] to those of target."""
+    target.index_copy_(0, lanes.index, source.index_select(0, lanes.index))
+
+
 class RecentRows:
     """The last `length` rows, F features each, of S slots in `layers` layers."""
 
@@ -47,11 +52,12 @@ class RecentRows:
         self.length, self.fill = length, fill
         self.rows = zeroed((slots, layers, length, features), dtype, device)
         self.fresh = zeroed((slots, layers, ROUND_ROWS, features), dtype, device)
+        self.held = zeroed((slots, layers, length, features), dtype, device)
 
     @staticmethod
     def price(slots: int, layers: int, length: int, features: int, dtype: torch.dtype) -> int:
         """Bytes such rows take."""
-        return slots * layers * (length + ROUND_ROWS) * features * dtype.itemsize
+        return slots * layers * (2 * length + ROUND_ROWS) * features * dtype.itemsize
 
     def before(self, lanes: Lanes, layer: int) -> Tensor:
         """[B, L, F]: the rows before the lanes' next ones."""
@@ -67,6 +73,14 @@ class RecentRows:
         at = count[:, None] + torch.arange(self.length, device=count.device)
         moved = held.gather(1, at[..., None].expand(-1, -1, held.shape[-1]))
         put(self.rows[:, layer], lanes, moved, count > 0)
+
+    def hold(self, lanes: Lanes) -> None:
+        """Hold the rows as they are."""
+        copy_slots(self.rows, self.held, lanes)
+
+    def rewind(self, lanes: Lanes) -> None:
+        """Put back the rows held last."""
+        copy_slots(self.held, self.rows, lanes)
 
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Move on over the first `emitted` [B] of the rows staged."""

@@ -7,6 +7,8 @@ rows the live one, of which each agrees with the others:
     records     of every row its key, its correction and its decay; the kept ones are replayed
     columns     the whole state after every row; the last kept one is copied
     reforward   nothing; the model runs the kept rows again
+
+No state leads back to an older one, so that of before a round that may be amended is held.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from flarechat.engine.state.kv import zeroed
-from flarechat.engine.state.recent import ROUND_ROWS, RecentRows, begun, put
+from flarechat.engine.state.recent import ROUND_ROWS, RecentRows, begun, copy_slots, put
 from flarechat.engine.state.views import SlotViews
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class RecurrentState(SlotViews):
         assert commit in COMMITS
         self.by, self.width = commit, 1
         self.state = zeroed((slots, layers, *shape.state), torch.float32, device)
+        self.held = zeroed((slots, layers, *shape.state), torch.float32, device)
         self.conv = RecentRows(slots, layers, taps, shape.channels, dtype, device)
         self.left: dict[str, Tensor] = {
             name: zeroed((slots, layers, ROUND_ROWS, *size), torch.float32, device)
@@ -101,7 +104,7 @@ class RecurrentState(SlotViews):
     ) -> int:  # fmt: skip
         """Bytes such a state takes."""
         left = sum(torch.Size(size).numel() for size in _left(shape, commit).values())
-        floats = torch.Size(shape.state).numel() + ROUND_ROWS * left
+        floats = 2 * torch.Size(shape.state).numel() + ROUND_ROWS * left
         conv = RecentRows.price(slots, layers, taps, shape.channels, dtype)
         return slots * layers * floats * torch.float32.itemsize + conv
 
@@ -142,6 +145,16 @@ class RecurrentState(SlotViews):
                 state = left["states"][lane, (emitted - 1).clamp_min(0)]
             self.commit(lanes, layer, state, emitted)
 
+    def hold(self, lanes: Lanes) -> None:
+        """Hold the lanes' states as they are."""
+        copy_slots(self.state, self.held, lanes)
+        self.conv.hold(lanes)
+
+    def rewind(self, lanes: Lanes) -> None:
+        """The states held last are the live ones; what the last pass left stays."""
+        copy_slots(self.held, self.state, lanes)
+        self.conv.rewind(lanes)
+
     def reusable(self, held: int, rows: int) -> int:
         """All of what is held, or nothing: earlier states are gone."""
         return rows if rows == held else 0
@@ -151,9 +164,9 @@ class RecurrentState(SlotViews):
         return {"state": self.state[slot], "conv": self.conv.rows[slot]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The states, the convolutions' inputs, and what the last pass left."""
+        """The states, the convolutions' inputs, what the last pass left, and what is held."""
         own = {"state": self.state, "conv": self.conv.rows, "fresh conv": self.conv.fresh}
-        return own | self.left
+        return own | self.left | {"held": self.held, "held conv": self.conv.held}
 
     @property
     def nbytes(self) -> int:

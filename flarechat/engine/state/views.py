@@ -8,13 +8,24 @@ copies between slots follow from these views alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from flarechat.engine.slot import Lanes
+
 
 class SlotViews:
-    """What a state inherits: it says `by_token` and `beside`, and is copied by them."""
+    """What a state inherits: it says `by_token` and `beside`, and is copied by them. Where all lies
+    in rows that are reached by number, a round is taken back by its numbers alone."""
+
+    def hold(self, lanes: Lanes) -> None:
+        """Nothing that a round writes over has to be held."""
+
+    def rewind(self, lanes: Lanes) -> None:
+        """Nothing to put back."""
 
     def by_token(self, slot: int, start: int, end: int) -> dict[str, Tensor]:
         """Views of the rows that tokens `start` … `end` - 1 of `slot` left, [..., rows, features];

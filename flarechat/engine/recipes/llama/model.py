@@ -120,6 +120,9 @@ class Model:
         """Keep the first `emitted` rows of the last pass."""
         self.kv.keep(lanes, emitted)
 
+    def amend(self, lanes: Lanes, inputs: Tensor, kept: Tensor, plan: Plan) -> None:
+        """Rows past those kept are unreachable."""
+
     def states(self) -> Sequence[State]:
         """The KV rows."""
         return (self.kv,)

@@ -106,6 +106,9 @@ class Model:
         The states hold what each row leaves behind until `keep`; a lone row moves them at once.
         """
         self._last = inputs, plan
+        if plan.judged:
+            for state in self.caches.states():
+                state.hold(lanes)
         hidden = self._forward(lanes, inputs, plan, Pass.of_round(lanes, plan.width))
         return hidden, self.logits(self.mixer.mix(hidden))
 
@@ -120,7 +123,15 @@ class Model:
     def keep(self, lanes: Lanes, emitted: Tensor) -> None:
         """Commit the first `emitted` [B] rows of the last `verify`."""
         assert self._last is not None
-        inputs, plan = self._last
+        self._commit(lanes, *self._last, emitted)
+
+    def amend(self, lanes: Lanes, inputs: Tensor, kept: Tensor, plan: Plan) -> None:
+        """Commit fewer rows of the last `verify`, from the state before it."""
+        for state in self.caches.states():
+            state.rewind(lanes)
+        self._commit(lanes, inputs, plan, kept)
+
+    def _commit(self, lanes: Lanes, inputs: Tensor, plan: Plan, emitted: Tensor) -> None:
         if plan.width == 1:
             return
         if plan.width > ROUND_ROWS or self.caches.recurrent.by == "reforward":
