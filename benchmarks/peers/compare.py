@@ -25,7 +25,7 @@ from benchmarks.peers.crew import Crew, Setting
 from benchmarks.peers.prompts import FULL, QUICK, Sizes
 from flarechat import paths
 from flarechat.engine.boot import language_of
-from flarechat.engine.engine import Language
+from flarechat.engine.language import Language
 from flarechat.engine.recipes import SUPPORTED
 from flarechat.engine.weights import load_checkpoint
 from flarechat.models import store

@@ -1,24 +1,29 @@
 """Answer: the host's side of one live request.
 
 Owns the request's tokens, text, totals and clocks, and turns a lane's record into events. Knows
-no tensor. What it judges (a stop string) decides how many of a round's tokens are kept.
+no tensor. It says what its judges, a grammar and stop strings, make of a round's tokens before they
+are its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flarechat.engine.accept import EXHAUSTED, STOPPED
 from flarechat.engine.controller import Choice
 from flarechat.engine.frame import LaneRecord
-from flarechat.engine.offer import Offer
+from flarechat.engine.judge import Verdict
+from flarechat.engine.offer import FORCED, Offer
 from flarechat.engine.text.answer_text import AnswerText
+from flarechat.engine.text.calls import ToolForm, read_calls
 from flarechat.engine.text.channels import ANSWER, THINKING, router_for
 from flarechat.engine.text.tokenizer import Tokenizer
+from flarechat.errors import ConstraintError
 from flarechat.protocol import (
+    ConstraintResult,
     Delta,
     ErrorInfo,
     Event,
@@ -35,11 +40,14 @@ from flarechat.telemetry import RoundTotals
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flarechat.engine.grammar import GrammarJudge
+
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A round as one lane saw it: its record, its offer, the choice, ms and log-probs; of the
-    first, what its pass gave for the pending token, hidden [F] and logits [V]."""
+    """A round as one lane saw it: its record as judged, its offer, the choice, ms and log-probs; of
+    the first, what its pass gave for the pending token, hidden [F] and logits [V]. The last token
+    may have been `redrawn`; where judging met a `failure`, nothing stands."""
 
     record: LaneRecord
     offer: Offer
@@ -49,19 +57,23 @@ class Played:
     logprobs: tuple[TokenLogprob, ...] = ()
     repair_ms: float = 0.0
     heard: tuple[Tensor, Tensor] | None = None
+    redrawn: bool = False
+    failure: Exception | None = None
 
 
 class Answer:
     """One request being answered in `slot`. `budget` is the most tokens it may emit.
 
     The last `begun` tokens of the prompt are the answer so far, of one that goes on. Its clocks run
-    `since` it got its slot.
+    `since` it got its slot. A `grammar` has followed what stands of it; calls of tools are read in
+    their `form`.
     """
 
     def __init__(
         self, request: Request, slot: int, prompt: Sequence[int], *, budget: int, restored: int,
         match: bool, seed: int, eos: Sequence[int], tokenizer: Tokenizer, begun: int = 0,
-        since: float | None = None,
+        since: float | None = None, grammar: GrammarJudge | None = None,
+        form: ToolForm | None = None,
     ) -> None:  # fmt: skip
         self.request, self.slot, self.prompt = request, slot, tuple(prompt)
         self.budget, self.restored, self.match, self.seed = budget, restored, match, seed
@@ -73,9 +85,11 @@ class Answer:
         self.reason: str | None = None
         self.prefilled = restored
         self._said = AnswerText(tokenizer, request.stop, self.eos)
-        self._router = router_for(tokenizer, prompt[:asked])
+        self._grammar, self._form, self._calls = grammar, form, 0
+        self._router = router_for(tokenizer, prompt[:asked], form.marks if form else None)
         self._began = time.perf_counter() if since is None else since
         self._prefill_ms = self._first_token_ms = 0.0
+        self._forced = self._removed = self._redrawn = 0
         self._say(self._said.hear(self.continued))
 
     @property
@@ -101,16 +115,41 @@ class Answer:
     @property
     def judged(self) -> bool:
         """Whether each round has to be read before the next may be launched."""
-        return bool(self.request.stop or self.request.logprobs)
+        return bool(self.amendable or self.request.logprobs)
+
+    @property
+    def amendable(self) -> bool:
+        """Whether its judges may have a round of it end sooner."""
+        return bool(self._grammar or self.request.stop)
+
+    @property
+    def fault(self) -> str:
+        """Why its grammar cannot be followed any further, in a sentence; "" where it can."""
+        return self._grammar.fault if self._grammar else ""
 
     @property
     def legal(self) -> Callable[[Sequence[int]], int] | None:
         """How many drafts, from the first, its judges would let stand; None where none judges."""
-        return None
+        return self._grammar.legal if self._grammar else None
 
     def forced(self, limit: int) -> Sequence[int]:
         """Up to `limit` tokens that come next for certain."""
-        return ()
+        try:
+            return self._grammar.forced(limit) if self._grammar else ()
+        except ConstraintError:  # what the round says next is judged, and that is told
+            return ()
+
+    def verdict(self, tokens: Sequence[int]) -> Verdict:
+        """What its grammar makes of tokens that come next; all stand without one."""
+        return self._grammar.judge(tokens) if self._grammar else Verdict(len(tokens))
+
+    def stops_at(self, tokens: Sequence[int]) -> int | None:
+        """With how many of the tokens that come next a stop string is complete."""
+        if not self.request.stop:
+            return None
+        ahead = self._said.copy()
+        kept, _ = ahead.read(tokens)
+        return None if ahead.stop is None else kept
 
     @property
     def left(self) -> int:
@@ -122,29 +161,30 @@ class Answer:
         self._prefill_ms = 1e3 * (time.perf_counter() - self._began)
 
     def take(self, played: Played) -> tuple[Round, list[Event]]:
-        """Judge a round and keep its tokens: its event, and the text to show."""
+        """Keep the tokens of a round as it was judged: its event, and the text to show."""
         record = played.record
         kept, text = self._said.read(record.tokens)
-        if self.stop is not None:
-            self.reason = "stop"
-        elif record.finish == STOPPED:
+        assert kept == record.emitted, "a round ends with the token that completes a stop string"
+        ended = self._grammar is not None and self._grammar.kept(record.tokens)
+        if self.stop is not None or ended or record.finish == STOPPED:
             self.reason = "stop"
         elif record.finish == EXHAUSTED:
             self.reason = "length" if self.budget == self.request.max_tokens else "context"
         if not self._first_token_ms:
             self._first_token_ms = 1e3 * (time.perf_counter() - self._began)
-        context = self.context
-        self.generated.extend(record.tokens[:kept])
-        event = self._event(played, kept, context)
+        event = self._event(played)
+        self.generated.extend(record.tokens)
         self.totals.add(event)
+        self._count(event)
         return event, self._say(text)
 
-    def _event(self, played: Played, kept: int, context: int) -> Round:
+    def _event(self, played: Played) -> Round:
         record, offer, choice = played.record, played.offer, played.choice
-        accepted = record.accepted
+        accepted, kept = record.accepted, record.emitted
         tail = "bonus" if accepted == record.offered else "correction"
         drafted = offer.sources(choice.drafting, choice.draft_tokens)[: record.offered]
-        copied = offer.copied(choice.drafting, record.offered) > 0
+        copied = offer.copied(choice.drafting, record.offered) > offer.forced
+        sources = (*drafted[:accepted], tail)[:kept]
         return Round(
             request=self.request.id,
             index=self.totals.rounds,
@@ -155,17 +195,26 @@ class Answer:
             emitted=kept,
             clipped=accepted + 1 - kept,
             draft_sources=drafted,
-            sources=(*drafted[:accepted], tail)[:kept],
+            sources=sources,
             ms=round(played.ms, 3),
-            context=context,
+            context=self.context,
             reason=choice.reason,
-            tokens=record.tokens[:kept],
+            tokens=record.tokens,
             lanes=played.lanes,
             match_length=offer.match_length if copied else 0,
             origin=offer.origin if copied else "",
-            logprobs=played.logprobs[:kept],
+            logprobs=played.logprobs,
             repair_ms=round(played.repair_ms, 3),
+            redrawn=played.redrawn,
+            forced=sources.count(FORCED),
+            removed=offer.removed,
         )
+
+    def _count(self, event: Round) -> None:
+        """What the grammar did in the round, for its result."""
+        self._forced += event.forced
+        self._removed += event.removed
+        self._redrawn += event.redrawn
 
     def _say(self, text: str, *, last: bool = False) -> list[Event]:
         """The text by channel; the `last` of it lets go what the router held back."""
@@ -175,9 +224,24 @@ class Answer:
         for channel, piece in pieces:
             if channel == THINKING:
                 self.thinking += piece
-            else:
+            elif channel == ANSWER:
                 self.text += piece
-        return [Delta(request=self.request.id, text=t, channel=c) for c, t in pieces]
+        said: list[Event] = [Delta(request=self.request.id, text=t, channel=c) for c, t in pieces]
+        return said + self._called(last=last)
+
+    def _called(self, *, last: bool) -> list[Event]:
+        """Calls that are whole by now; with the `last` text also one that was cut off."""
+        if self._router is None or self._form is None:
+            return []
+        texts = self._router.calls[self._calls :]
+        if last and self._router.unclosed is not None:
+            texts = [*texts, self._router.unclosed]
+        events: list[Event] = []
+        for text in texts:
+            self._calls += 1
+            offered, own = self.request.offered, self.request.id
+            events += read_calls(self._form, text, offered, own, self._calls)
+        return events
 
     def finish(
         self, history: HistoryTotals, context: HistoryTotals, controller: dict[str, object],
@@ -212,9 +276,20 @@ class Answer:
                 error=error,
                 controller=dict(controller),
                 snapshot=snapshot,
+                constraint=self._constraint(),
             )
         )
         return events
+
+    def _constraint(self) -> ConstraintResult | None:
+        """What became of the request's constraint, or of its choice of tools if it has to call."""
+        request = self.request
+        if self._grammar is None or (request.constraint is None and request.tool_choice == "auto"):
+            return None
+        result = self._grammar.result(
+            forced=self._forced, removed=self._removed, redrawn=self._redrawn
+        )
+        return result if request.constraint else replace(result, kind="tools")
 
 
 Emit = Callable[[Event], None]

@@ -81,16 +81,8 @@ class Bookings:
             self._branch(other, done.slot, len(prefix))
 
     def settle(self, answer: Answer) -> None:
-        """Make the slot's state end where the answer's tokens end.
-
-        A stop string can end an answer before the rows a round consumed: the slot is bound anew
-        to the tokens that stand, and keeps as much state as its states can.
-        """
-        kept = len(answer.tokens) - 1
-        if answer.stop is not None:
-            kept = self.residents.reusable(int(self.pool.consumed[answer.slot]), kept)
-            self.bind(answer, kept)
-        self.residents.hold(answer.slot, answer.tokens[:kept])
+        """The slot's state ends where the answer's tokens end: its rounds were amended to that."""
+        self.residents.hold(answer.slot, answer.tokens[:-1])
 
     def take(self, answer: Answer) -> str:
         """Keep a snapshot of what the answer's slot holds: the state after tokens all final. The

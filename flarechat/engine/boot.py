@@ -20,7 +20,7 @@ from flarechat.engine.contracts import Drafter, Target
 from flarechat.engine.controller import Controller
 from flarechat.engine.drafters import blend, make_drafter
 from flarechat.engine.drafters.mtp import MtpDrafter
-from flarechat.engine.engine import Engine, Language
+from flarechat.engine.engine import Engine
 from flarechat.engine.executors import choose, make_executor
 from flarechat.engine.executors.catalogue import Catalogue
 from flarechat.engine.executors.scratch import Sizes, scratch
@@ -28,6 +28,7 @@ from flarechat.engine.heads import LoadedHead, Setup, load_head
 from flarechat.engine.keeper import Keeper
 from flarechat.engine.kernels import available as kernels_available
 from flarechat.engine.kernels import cpu
+from flarechat.engine.language import Language
 from flarechat.engine.memory import HEADROOM, Terms, admit, host_available, snapshot_budget
 from flarechat.engine.recipes import SUPPORTED, recipe_for
 from flarechat.engine.slot import MAX_EOS, SCRATCH_ROWS, SlotPool
@@ -47,6 +48,7 @@ from flarechat.protocol import (
     ModelInfo,
     MtpInfo,
     Ready,
+    Tool,
 )
 from flarechat.vault.identity import Identity
 
@@ -179,10 +181,12 @@ def language_of(checkpoint: Checkpoint) -> Language:
     template = ChatTemplate(checkpoint.chat_template, checkpoint.bos_token, checkpoint.eos_token)
     own = checkpoint.fingerprint
 
-    def encode(messages: Sequence[Message], thinking: bool = True) -> list[int]:
-        return encode_chat(template, tokenizer, messages, thinking=thinking, model=own)
+    def encode(
+        messages: Sequence[Message], thinking: bool = True, tools: Sequence[Tool] = ()
+    ) -> list[int]:
+        return encode_chat(template, tokenizer, messages, thinking=thinking, model=own, tools=tools)
 
-    return Language(tokenizer, encode, checkpoint.eos_token_ids)
+    return Language(tokenizer, encode, checkpoint.eos_token_ids, lambda: template.form)
 
 
 def _device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,33 +19,27 @@ from flarechat.engine.answer import Answer, Emit, Played
 from flarechat.engine.bookings import Bookings
 from flarechat.engine.contracts import Drafter, Executor
 from flarechat.engine.controller import Controller
+from flarechat.engine.grammar import Vocabulary
+from flarechat.engine.grammars import Grammars
 from flarechat.engine.keeper import Keeper
+from flarechat.engine.language import Language
 from flarechat.engine.plan import Plan, extent_for
 from flarechat.engine.player import RoundPlayer
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.snapshot_tree import Store
-from flarechat.engine.text.tokenizer import Tokenizer
-from flarechat.errors import EngineError, FlarechatError, PromptTooLongError
+from flarechat.errors import EngineError, FlarechatError
 from flarechat.protocol import (
     SPECULATIVE_TOKENS,
     ErrorInfo,
     Finished,
-    Message,
     Progress,
     Request,
     Started,
 )
 
 PREFILL_CHUNK = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Language:
-    """How text becomes tokens and back: tokenizer, chat encoder, terminal tokens."""
-
-    tokenizer: Tokenizer
-    encode_chat: Callable[[Sequence[Message], bool], list[int]]
-    eos: tuple[int, ...]
+# With nothing to do but to wait for a grammar, the engine looks for commands so often.
+_WAIT_S = 0.02
 
 
 class Engine:
@@ -63,6 +57,8 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Answer] = deque()
         self.playing: list[Answer] = []
+        vocabulary = Vocabulary(language.tokenizer, pool.vocabulary, language.eos)
+        self.grammars = Grammars(vocabulary, language.form)
         spell = language.tokenizer.token
         self.player = RoundPlayer(
             pool, drafter, executor, controller, spell, capacity, plain_start=keeper.plain_start
@@ -88,8 +84,9 @@ class Engine:
     # Requests come and go.
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request; its grammar is made meanwhile."""
         self.waiting.append(request)
+        self.grammars.begin(request)
 
     def cancel(self, request: str) -> None:
         """End a request now; what it emitted stays, rounds that are under way included."""
@@ -115,9 +112,11 @@ class Engine:
         A round under way is read before a prompt is set about: its time is its own, and its text
         does not wait for the prompt.
         """
-        if self.prefilling or (self.waiting and self._free_slots()):
+        if self.prefilling or (self._next() and self._free_slots()):
             self._drain()
         self._admit()
+        if not (self.prefilling or self.playing or self.player.flights):
+            self.grammars.wait(self.waiting, _WAIT_S)
         if self.prefilling:
             self._guarded(self._prefill_chunk, [self.prefilling[0]])
         while answers := self.player.due(self.playing):
@@ -134,7 +133,7 @@ class Engine:
             self._fail(concerned, failure)
 
     def _fail(self, concerned: Sequence[Answer], failure: Exception) -> None:
-        error = ErrorInfo.of(_failed("in the middle of an answer", failure))
+        error = ErrorInfo.of(_told("in the middle of an answer", failure))
         for answer in concerned:
             if answer in self.playing or answer in self.prefilling:
                 answer.reason = "error"
@@ -165,40 +164,26 @@ class Engine:
                 self._fail([answer], failure)
 
     def _admit(self) -> None:
-        while self.waiting and (free := self._free_slots()):
-            request = self.waiting.popleft()
+        while (request := self._next()) and (free := self._free_slots()):
+            self.waiting.remove(request)
             try:
-                prompt = self.language.encode_chat(request.messages, request.thinking)
-                self._check_length(prompt)
-                self._open(request, prompt, self._begun(request, prompt), free)
-            except FlarechatError as error:
-                self._refuse(request, error)
+                prompt, begun = self.language.prompt(request, self.pool.context - 1)
+                self._open(request, prompt, begun, free)
             except Exception as failure:
-                self._refuse(request, _failed("at the message", failure))
+                self._refuse(request, _told("at the message", failure))
+
+    def _next(self) -> Request | None:
+        """The first request that waits for nothing but a slot."""
+        return next(filter(self.grammars.ready, self.waiting), None)
 
     def _free_slots(self) -> list[int]:
         taken = {answer.slot for answer in (*self.prefilling, *self.playing)}
         taken |= {answer.slot for flight in self.player.flights for answer in flight.answers}
         return [slot for slot in range(self.pool.slots) if slot not in taken]
 
-    def _check_length(self, prompt: Sequence[int]) -> None:
-        room = self.pool.context - 1
-        if len(prompt) > room:
-            raise PromptTooLongError(
-                f"The conversation has {len(prompt)} tokens; the context holds {room} and an "
-                "answer.",
-                "Start a new chat, shorten the message, or raise --ctx if the model allows it.",
-            )
-
-    def _begun(self, request: Request, prompt: Sequence[int]) -> int:
-        """How many tokens at the prompt's end are the answer that the request goes on with."""
-        if not request.messages or request.messages[-1].role != "assistant":
-            return 0
-        before = self.language.encode_chat(request.messages[:-1], request.thinking)
-        return len(prompt) - len(before)
-
     def _open(self, request: Request, prompt: list[int], begun: int, free: list[int]) -> None:
-        since = time.perf_counter()
+        since, asked = time.perf_counter(), len(prompt) - begun
+        grammar = self.grammars.judge(request, prompt[:asked], prompt[asked:])
         slot, restored, place = self.bookings.claim(free, prompt, self._moving())
         sampling, speculation = request.sampling, request.speculation
         auto = sampling.seed is not None or sampling.temperature == 0
@@ -208,6 +193,7 @@ class Engine:
         answer = Answer(
             request, slot, prompt, budget=budget, restored=restored, match=match, seed=seed,
             eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun, since=since,
+            grammar=grammar, form=self.language.form() if request.offered else None,
         )  # fmt: skip
         self.bookings.begin(answer)
         if request.controller:
@@ -271,7 +257,9 @@ class Engine:
                 self._drain()
 
     def _settle(self, answer: Answer, played: Played) -> None:
-        """A lane's record becomes final: its kept tokens are committed, or the answer ends."""
+        """A lane's judged record becomes final: its tokens are committed, or the answer ends."""
+        if played.failure is not None:
+            raise played.failure
         event, deltas = answer.take(played)
         self.drafter.commit(answer.slot, event.tokens)
         for told in (event, *deltas):
@@ -305,8 +293,10 @@ class Engine:
         self.emit(Finished.unplayed(request.id, "error" if info else "cancelled", info))
 
 
-def _failed(where: str, failure: Exception) -> EngineError:
-    """What the user is told of an exception nobody foresaw."""
+def _told(where: str, failure: Exception) -> FlarechatError:
+    """What the user is told of a failure, also of one that nobody foresaw."""
+    if isinstance(failure, FlarechatError):
+        return failure
     what = (str(failure).splitlines() or [type(failure).__name__])[0]
     return EngineError(
         f"The model failed {where}: {what}",

@@ -16,6 +16,7 @@ from flarechat.engine.answer import Answer, Played
 from flarechat.engine.contracts import Drafter, Executor
 from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.frame import Frame, LaneRecord, read
+from flarechat.engine.judging import judged
 from flarechat.engine.offer import Offer, runs_chain
 from flarechat.engine.plan import LANE_COUNTS, LawShape, Plan, extent_for
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
@@ -121,14 +122,16 @@ class RoundPlayer:
         self.unsettle()
 
     def collect(self) -> list[tuple[Answer, Played]]:
-        """Wait for the oldest round under way; the answers and what they got.
+        """Wait for the oldest round under way and have it judged; the answers and what they got.
 
-        Its time counts drafting, the pass, acceptance and commit, from when the round before was
-        over if it was launched sooner.
+        Its time counts drafting, the pass, acceptance, commit and judging, from when the round
+        before was over if it was launched sooner.
         """
         flight = self.flights.popleft()
         answers, choice = flight.answers, flight.choice
-        records = read(flight.frame)[: len(answers)]
+        read_of = zip(answers, read(flight.frame), strict=False)
+        judgements = [judged(self.executor, answer, record) for answer, record in read_of]
+        records = [judgement.record for judgement in judgements]
         offers = flight.offered()
         began, self._ended = max(flight.began, self._ended), time.perf_counter()
         ms = 1e3 * (self._ended - began)
@@ -146,9 +149,13 @@ class RoundPlayer:
                     self._logprobs(flight.frame, lane, record, answer.request.logprobs),
                     flight.frame.repair_ms,
                     self._heard(flight, lane, answer),
+                    judgement.redrawn,
+                    judgement.failure,
                 ),
             )
-            for lane, (answer, record) in enumerate(zip(answers, records, strict=True))
+            for lane, (answer, record, judgement) in enumerate(
+                zip(answers, records, judgements, strict=True)
+            )
         ]
 
     def under_way(self, answer: Answer) -> bool:
@@ -218,6 +225,7 @@ class RoundPlayer:
             max(a.request.logprobs for a in answers),
             choice.drafting,
             self.absorbs(answers),
+            any(answer.amendable for answer in answers),
         )
 
     def absorbs(self, answers: Sequence[Answer]) -> bool:

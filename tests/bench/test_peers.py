@@ -21,7 +21,7 @@ from benchmarks.peers.crew import ANSWERING, FLARECHAT, HISTORY, LLAMA, OFF, TRA
 from benchmarks.peers.peer import Noise, Peer, PeerError, Spec, involuntary, resident
 from benchmarks.peers.prompts import QUICK
 from benchmarks.peers.wire import Ask, Clock, Told
-from flarechat.engine.engine import Language
+from flarechat.engine.language import Language
 from tests.models import tiny
 
 ASK = Ask(messages=[{"role": "user", "content": "Hello"}], ids=[5, 6, 7], tokens=8)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flarechat.engine.contracts import Executor
 from flarechat.engine.executors.eager import EagerExecutor
-from flarechat.engine.frame import Frame
+from flarechat.engine.frame import Frame, LaneRecord
 from flarechat.engine.plan import Plan
 from flarechat.engine.slot import Lanes
 from flarechat.protocol import Event, Finished, Round, Sampling, Speculation, Started
@@ -69,6 +69,12 @@ class Late:
 
     def recall(self, lanes: Lanes, plan: Plan, hidden: Tensor, logits: Tensor) -> Frame:
         return self.eager.recall(lanes, plan, hidden, logits)
+
+    def redraw(self, slot: int, row: int, legal: bytes) -> int:
+        return self.eager.redraw(slot, row, legal)
+
+    def amend(self, slot: int, kept: int, token: int | None = None) -> LaneRecord:
+        return self.eager.amend(slot, kept, token)
 
     def wait(self) -> None:
         self.eager.wait()

@@ -419,14 +419,15 @@ def test_the_next_turn_goes_on_from_all_that_is_held(cancelled: bool) -> None:
     assert_goes_on(used, fresh, [*held, 70, 71, 72], len(held))
 
 
-def test_a_state_that_ran_past_a_stop_string_is_not_gone_on_from() -> None:
+def test_a_state_that_ran_past_a_stop_string_is_taken_back_to_it() -> None:
     used, fresh = fresh_desk("bf16"), fresh_desk("bf16")
     told = fresh.ask(QUESTION, max_tokens=40, **FIELDS)[0].text
     for at in range(3, 20):
-        used.ask(QUESTION, max_tokens=40, stop=(told[at : at + 2],), **FIELDS)
-        if not used.engine.residents.held(0):
+        finished, rounds = used.ask(QUESTION, max_tokens=40, stop=(told[at : at + 2],), **FIELDS)
+        if rounds[-1].clipped:
             break
+    held = used.engine.residents.held(0)
 
-    assert [] == used.engine.residents.held(0)
-    assert 0 == int(used.engine.pool.consumed[0])
-    assert_goes_on(used, fresh, [*used.engine.language.tokenizer.encode(QUESTION), 70, 71], 0)
+    assert rounds[-1].clipped
+    assert finished.usage.context - 1 == len(held) == int(used.engine.pool.consumed[0])
+    assert_goes_on(used, fresh, [*held, 70, 71], len(held))
