@@ -36,13 +36,20 @@ def mask_of(legal: bytes, vocabulary: int, device: torch.device) -> Tensor:
 def redrawn(logits: Tensor, lanes: Lanes, before: Tensor, shape: LawShape, legal: Tensor) -> int:
     """A token for one lane's row, logits [1, 1, V], that follows the round's tokens `before` it,
     int64 [1, n]; the lane stands as before the round. Only tokens `legal`, bool [V], are drawn."""
-    law = masked_law(logits, lanes, before, shape, legal)
+    law = _possible(masked_law(logits, lanes, before, shape, legal))
     position, seed = lanes.positions(1, before.shape[1] + 1), lanes.seed()[:, None]
     if bool(lanes.match()[0]):
         noise = rng.gumbel(seed[..., None], rng.SAMPLE, position[..., None], law.candidates())
         return int(law.draw(noise))
     u = rng.uniforms(seed, rng.REDRAW, rng.REDRAW_STRIDE * position, 1)[..., 0]
     return int(law.token_at_mass(u * law.probs.sum(-1)))
+
+
+def _possible(law: TargetLaw) -> TargetLaw:
+    """A law of one row without the candidates that have no probability, as noise is not cheap."""
+    held = law.probs[0, 0] > 0
+    ids = law.candidates().expand(law.probs.shape)
+    return TargetLaw(law.probs[..., held], ids[..., held], law.rising or law.ids is None)
 
 
 def masked_law(

@@ -38,7 +38,7 @@ from tests.engine.test_accept import (
 )
 from tests.engine.test_sampling import expected_law as law_by_transformers
 
-LANES, LENGTH = 1_200, 3
+LANES, LENGTH = 800, 3
 GREEDY = Sampling(temperature=0)
 # After each token: what may follow. After 1 and 4 one token alone; after 0 what is unlikely.
 LEGAL = torch.tensor(
