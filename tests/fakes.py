@@ -63,7 +63,7 @@ BARE = dataclasses.replace(MODEL, mtp=None)
 class Play:
     """One scripted round: the pieces of text it emits, its width and its drafts' source. Of two
     sources joined by "+", the first drafts one token and the second the rest. What it says goes to
-    `channel`; `call` is complete with it.
+    `channel`; `call` is complete with it. `forced`, `removed` and `redrawn` are a grammar's.
     """
 
     pieces: tuple[str, ...]
@@ -72,6 +72,9 @@ class Play:
     ms: float = 10.0
     channel: str = "answer"
     call: ToolCall | None = None
+    forced: int = 0
+    removed: int = 0
+    redrawn: bool = False
 
     def round(self, request: str, index: int, context: int, lanes: int = 1) -> Round:
         """The Round event of this play: all but its last piece were accepted drafts."""
@@ -98,6 +101,9 @@ class Play:
             lanes=lanes,
             match_length=8 if first in ("history", "context") else 0,
             origin="turn-0" if first == "history" else "",
+            forced=self.forced,
+            removed=self.removed,
+            redrawn=self.redrawn,
         )
 
 

@@ -95,9 +95,10 @@ class FlarechatApp(App[None]):
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
-        """After the first paint: open the conversation that was asked for, start the engine.
+        """After the first paint: open the conversation that was asked for, and what its answers are
+        held to; start the engine.
 
-        Without that conversation there is no chat: another one is not what was asked for.
+        Without these there is no chat: another one is not what was asked for.
         """
         chat, settings = self.chat, self.bridge.settings
         try:
@@ -107,6 +108,7 @@ class FlarechatApp(App[None]):
                 self.bridge.latest()
             elif settings.session:
                 self.bridge.open(settings.session)
+            await chat.desk.begin(settings)
         except FlarechatError as error:
             self.problem = error
             self.exit(return_code=error.exit_code)
@@ -138,6 +140,7 @@ class FlarechatApp(App[None]):
         yield SystemCommand("Sessions", "Open or delete a saved chat", screen.action_sessions)
         yield SystemCommand("Branches", "Every branch of this chat", screen.action_tree)
         yield SystemCommand("Settings", "Sampling, speculation, theme", screen.action_settings)
+        yield SystemCommand("Constraint", "What answers satisfy; tools", screen.action_constraint)
         yield SystemCommand("Telemetry", "Off, compact, full", screen.action_density)
         yield SystemCommand("Stop", "Stop the answer under way", screen.action_escape)
         yield SystemCommand("Search prompts", "Find an earlier prompt", screen.action_history)

@@ -90,6 +90,8 @@ class Bridge(Wishes):
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
         self.conversation, self._undone, self.played = conversation, [], Played()
+        self.constraint = self._held_to = None
+        self.recent = []
         self._figures.forget(self.last.usage.context if self.last else 0)
         if self.model:
             conversation.bind(self.model)
@@ -118,6 +120,7 @@ class Bridge(Wishes):
         beat, self._held = self._held, Beat()
         while self.box:
             self._take(self.box.popleft(), beat)
+        self._tend(beat)
         if self.queue and not self.busy and not self.error:
             text = self.queue.pop(0)
             try:
@@ -129,11 +132,26 @@ class Bridge(Wishes):
             waits = all(self.waits(turn) for turn in self.conversation.lives)
             if waits != (self.state == "WAITING"):
                 self._enter("WAITING" if waits else "PREFILL")
-        self.conversation.checkpoint()
         notices = self.conversation.notices
         beat.remarks += notices
         notices.clear()
         return beat
+
+    def _tend(self, beat: Beat) -> None:
+        """Go on with calls of tools: results, and the answer that is then asked for."""
+        conversation, shown = self.conversation, self.conversation.shown
+        added = conversation.tend()
+        beat.added += added
+        beat.touch(*(turn for turn in added if turn.status != "streaming"))
+        asked = [turn for turn in added if turn.role == "assistant"]
+        if self.state == "LOADING":
+            return
+        if asked:
+            self._figures.begin(asked, shown)
+            self._enter("PREFILL" if conversation.live else "ERROR")
+        now = "ASKING" if conversation.waiting else "TOOL" if conversation.running else self.state
+        if now != self.state:
+            self._enter(now)
 
     def _take(self, event: Event, beat: Beat) -> None:
         if isinstance(event, Loading):
@@ -169,6 +187,7 @@ class Bridge(Wishes):
     def _fail(self, error: ErrorInfo, beat: Beat) -> None:
         """The engine is gone: end what is under way, give the texts back."""
         lives = self.conversation.lives
+        self.conversation.end_calls()
         self.conversation.apply(Failed(error=error))
         beat.touch(*lives)
         beat.returned = joined(beat.returned, self._asked if lives else "", self.take_queue())

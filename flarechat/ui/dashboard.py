@@ -9,11 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flarechat.textsafe import strip_controls
 from flarechat.ui.bridge import Bridge
 from flarechat.ui.format import Glyphs, seconds
 from flarechat.ui.widgets.lines import Header, HeaderState, Line, last_turn_text
 from flarechat.ui.widgets.panels import Panel
 from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.side import Side
+from flarechat.ui.wishes import CALLING
 
 if TYPE_CHECKING:
     from flarechat.ui.screens.chat import ChatScreen
@@ -56,6 +59,7 @@ class Dashboard:
         view = self._bridge.view()
         for panel in self._screen.query(Panel):
             panel.show(view)
+        self._screen.query_one(Side).fit()
         self._screen.query_one(Header).show(self._header(view.now))
         self._screen.query_one("#last", Line).say(self._last_turn())
 
@@ -71,6 +75,7 @@ class Dashboard:
             detail=self._detail(),
             speed=speed if bridge.state == "GEN" else 0.0,
             off=bridge.off,
+            held=bridge.held,
             folded=self._screen.has_class("-tiny"),
         )
 
@@ -83,6 +88,9 @@ class Dashboard:
             return f"{share} {seconds(bridge.elapsed)}".lstrip()
         if bridge.state == "WAITING":
             return f"for a free lane {seconds(bridge.elapsed)}"
+        if bridge.state in CALLING:
+            call = bridge.conversation.waiting or bridge.conversation.running
+            return strip_controls(call.name) if call else ""
         return seconds(bridge.elapsed) if bridge.state == "GEN" else ""
 
     def _last_turn(self) -> str:

@@ -148,6 +148,12 @@ def plain(text: str) -> list[Block]:
     return [Prose(Content(text))]
 
 
+def code(text: str, language: str = "", *, colour: bool = True) -> Code:
+    """A piece of code as a block of its own."""
+    shown = text.expandtabs(4)
+    return Code(_highlight(shown, language) if colour else Content(shown), language)
+
+
 def layout(parts: Sequence[Block], width: int) -> Content:
     """Blocks as one content of `width` cells, a blank line where a block asks for it."""
     lines: list[Content] = []
@@ -205,9 +211,9 @@ class _Writer:
         elif node.type in ("fence", "code_block"):
             words = node.info.split() if node.type == "fence" else []
             language = words[0] if words else ""
-            code = node.content.rstrip("\n").expandtabs(4)
-            content = _highlight(code, language) if self.colour else Content(code)
-            yield Code(content, language, first, rest, gap)
+            block = code(node.content.rstrip("\n"), language, colour=self.colour)
+            block.first, block.rest, block.gap = first, rest, gap
+            yield block
         elif node.type == "hr":
             yield Rule(self.marks, gap)
         elif node.type == "table":

@@ -87,3 +87,11 @@ class FollowAsked(Message):
 
 class LeaveAsked(Message):
     """The key that leaves was pressed on an empty prompt."""
+
+
+class CallAnswered(Message):
+    """The user was asked about a call and said yes, always or no, or gave its result as `text`."""
+
+    def __init__(self, call: str, answer: str, text: str = "") -> None:
+        super().__init__()
+        self.call, self.answer, self.text = call, answer, text

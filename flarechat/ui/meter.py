@@ -21,6 +21,7 @@ from flarechat.protocol import (
     Started,
 )
 from flarechat.telemetry import RoundTotals
+from flarechat.ui.held import Held
 from flarechat.ui.prefill import Prefill
 
 COPIES = ("history", "context")
@@ -98,6 +99,7 @@ class View:
     off: str = ""
     mtp_off: str = ""
     lanes: int = 1
+    held: Held | None = None
 
     @property
     def gain(self) -> float:
@@ -148,7 +150,8 @@ def why_off(speculation: Speculation, mtp_off: str) -> str:
 
 class Meter:
     """Follows the events of one answer, from when it was asked for; `view` freezes them with the
-    given totals. `plain` is the speed at width one, measured here or before.
+    given totals. `plain` is the speed at width one, measured here or before; `forced`, `removed`
+    and `redrawn` are what a grammar did to the rounds.
     """
 
     def __init__(self, clock: Callable[[], float], plain: float = 0.0) -> None:
@@ -166,6 +169,7 @@ class Meter:
         self._copies = Copies()
         self._reached: Counter[int] = Counter()
         self._reason, self._lanes = "", 1
+        self.forced = self.removed = self.redrawn = 0
 
     def note(self, event: Event) -> None:
         """Take in one event of the request under way."""
@@ -205,6 +209,9 @@ class Meter:
         self._reached.update(range(1, min(played.offered, played.accepted + 1) + 1))
         self._copies = self._copies.after(played)
         self._reason, self._lanes = played.reason, played.lanes
+        self.forced += played.forced
+        self.removed += played.removed
+        self.redrawn += played.redrawn
 
     @property
     def prefill(self) -> float:

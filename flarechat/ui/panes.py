@@ -6,6 +6,8 @@ no other chat.
 
 from __future__ import annotations
 
+import shlex
+
 from textual.containers import Vertical
 
 from flarechat.chat import Turn
@@ -14,10 +16,18 @@ from flarechat.ui.bridge import Bridge
 from flarechat.ui.format import Glyphs
 from flarechat.ui.widgets.fan import FanView
 from flarechat.ui.widgets.prompt import Prompt
+from flarechat.ui.widgets.question import Asked, Question
 from flarechat.ui.widgets.tabbar import TabState
 from flarechat.ui.widgets.transcript import Transcript
 
-WORDS = {"GEN": "writing", "PREFILL": "writing", "WAITING": "waiting", "ERROR": "error"}
+WORDS = {
+    "GEN": "writing",
+    "PREFILL": "writing",
+    "TOOL": "writing",
+    "WAITING": "waiting",
+    "ASKING": "asks",
+    "ERROR": "error",
+}
 
 
 class Pane:
@@ -27,7 +37,8 @@ class Pane:
         self.bridge = bridge
         self.transcript = Transcript(marks, self._place)
         self.fan = FanView(marks, bridge.waits)
-        self.box = Vertical(self.transcript, self.fan, classes="pane")
+        self.question = Question(marks, bridge.clock)
+        self.box = Vertical(self.transcript, self.fan, self.question, classes="pane")
         self.prompt = Prompt()
         self.pending = Beat()
         self.unread = False
@@ -77,10 +88,21 @@ class Pane:
             transcript.touch(conversation.live, waits=True)
         for remark in beat.remarks:
             transcript.note(remark, warning=True)
+        self.question.show(self._asked())
         if beat.returned:
             self.prompt.put_back(beat.returned)
         if beat.added or beat.returned:
             transcript.show_queue(self.bridge.queue)
+
+    def _asked(self) -> Asked | None:
+        """What the user is asked, or told, about a call."""
+        talk = self.bridge.conversation
+        call = talk.waiting or talk.running
+        if call is None:
+            return None
+        definition = talk.toolbox.find(call.name)
+        command = shlex.join(definition.command) if definition else ""
+        return Asked(call, command, talk.by_hand, talk.waiting is None)
 
     def show_fan(self) -> None:
         """Show the answers to choose from, if there are any."""
@@ -116,8 +138,13 @@ class Pane:
                 self.prompt.remember(turn.text)
 
     def focus(self) -> None:
-        """Put the focus where the user goes on: on the answers to choose from, or the prompt."""
-        (self.fan if self.fan.display else self.prompt).focus()
+        """Put the focus where the user goes on: on the answers to choose from, on what is asked
+        about a call unless a message is being written, or on the prompt.
+        """
+        if self.question.waits and not self.prompt.text:
+            self.question.take_focus()
+        else:
+            (self.fan if self.fan.display else self.prompt).focus()
 
 
 def _joined(first: Beat, second: Beat) -> Beat:

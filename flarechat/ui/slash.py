@@ -40,6 +40,12 @@ COMMANDS = (
     Command("stats", "/stats", "telemetry: off, compact, full"),
     Command("set", "/set NAME VALUE | /set system TEXT", "change the next turn"),
     Command("show", "/show info|parameters|system|spec", "say what is in force"),
+    Command("json", "/json", "the next answers are JSON, an object or a list"),
+    Command("schema", "/schema FILE", "they satisfy the JSON schema in a file"),
+    Command("regex", "/regex EXPRESSION", "they match a regular expression as a whole"),
+    Command("grammar", "/grammar FILE", "they follow a grammar, Lark's EBNF or GBNF"),
+    Command("unconstrained", "/unconstrained", "they are any text again (also /free)"),
+    Command("tools", "/tools [FILE|NAMES|off|choice WORD]", "tools to call; alone: list them"),
     Command("spec", "/spec on|off|auto", "speculation: fixed width, none, adaptive"),
     Command("copy", "/copy [N]", "copy the last answer, or turn N"),
     Command("clear", "/clear", "start over in this tab; the old chat stays saved"),
@@ -47,7 +53,13 @@ COMMANDS = (
     Command("help", "/help", "this list (also /?)"),
     Command("bye", "/bye", "quit (also /exit)"),
 )
-ALIASES = {"?": "help", "regenerate": "regen", "exit": "bye", "quit": "bye"}
+ALIASES = {
+    "?": "help",
+    "free": "unconstrained",
+    "regenerate": "regen",
+    "exit": "bye",
+    "quit": "bye",
+}
 _NAMES = {command.name for command in COMMANDS} | set(ALIASES)
 
 

@@ -22,9 +22,12 @@ from flarechat.protocol import (
     Speculation,
 )
 from flarechat.sessions import names
+from flarechat.tools.toolbox import Toolbox
 from flarechat.ui.beat import Beat
 from flarechat.ui.board import Board, Clock
+from flarechat.ui.constraints import NamedConstraint
 from flarechat.ui.figures import Figures
+from flarechat.ui.held import CALLS_SEEN, Held, held_to, held_to_calls
 from flarechat.ui.meter import Meter, View, why_no_mtp, why_off
 
 _READ = 400
@@ -49,6 +52,10 @@ class Standing:
         self._held = Beat()
         self._asked = ""
         self._figures = Figures(clock)
+        self.constraint: NamedConstraint | None = None
+        self.recent: list[NamedConstraint] = []
+        self.toolbox = Toolbox()
+        self._held_to: NamedConstraint | None = None
         if self.board.model:
             self.conversation.bind(self.board.model)
         self.state = "ERROR" if self.board.error else "IDLE" if self.board.ready else "LOADING"
@@ -72,7 +79,7 @@ class Standing:
     @property
     def busy(self) -> bool:
         """A message sent now would have to wait."""
-        return self.conversation.live is not None
+        return self.conversation.busy
 
     @property
     def title(self) -> str:
@@ -132,7 +139,32 @@ class Standing:
         if now := self.meter.speculation:
             mtp_off = self._why_no_mtp(now)
             off = why_off(now, mtp_off)
-        return dataclasses.replace(view, off=off or self.off, mtp_off=mtp_off or self.mtp_off)
+        return dataclasses.replace(
+            view, off=off or self.off, mtp_off=mtp_off or self.mtp_off,
+            held=self._held_view(),
+        )  # fmt: skip
+
+    @property
+    def held(self) -> str:
+        """What the next answer is held to, in a few words, "" for nothing."""
+        if self.constraint:
+            return self.constraint.label
+        names = [tool.name for tool in self.toolbox.tools]
+        if not names or self.settings.tool_choice == "none":
+            return ""
+        return f"tools {len(names)}" if len(names) > 1 else f"tool {names[0]}"
+
+    def _held_view(self) -> Held | None:
+        """What the answer shown is held to, and how that went; None where it is to nothing."""
+        conversation, shown = self.conversation, self.conversation.shown
+        if self._held_to or (self.constraint and not conversation.busy):
+            constraint = self._held_to or self.constraint
+            asked = shown if self._held_to else None
+            return held_to(constraint, asked, self.meter) if constraint else None
+        if not self.held:
+            return None
+        calls = conversation.turns[-CALLS_SEEN:]
+        return held_to_calls(self.held, self.state, calls, self.meter)
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, self.clock()

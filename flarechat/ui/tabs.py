@@ -105,6 +105,7 @@ class Tabs:
         bridge = Bridge(board.engine, settings, board.clock, board)
         try:
             begin(bridge)
+            bridge.toolbox = self.current.bridge.toolbox
         except BaseException:
             bridge.close()
             raise

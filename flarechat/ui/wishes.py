@@ -14,11 +14,15 @@ from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
 from flarechat.errors import UsageError
 from flarechat.protocol import EngineDoor
+from flarechat.tools.toolbox import Toolbox
 from flarechat.ui.beat import Beat, joined
 from flarechat.ui.board import Board, Clock
+from flarechat.ui.constraints import NamedConstraint
 from flarechat.ui.played import Played
 from flarechat.ui.standing import Standing
 
+CALLING = ("ASKING", "TOOL")
+_RECENT = 6
 ENDINGS = {"cancelled": "STOPPED", "error": "ERROR"}
 Left = TypeVar("Left")
 
@@ -137,10 +141,14 @@ class Wishes(Standing):
         """Ask for answers; `text` goes back to the prompt if they fail."""
         conversation = self.conversation
         conversation.settings = self.settings
+        held = self.constraint
+        conversation.constraint = held.constraint if held else None
+        # Under a constraint no call could be written, so no tool is shown.
+        conversation.toolbox = Toolbox() if held else self.toolbox
         shown = conversation.shown
         answers = ask(conversation)
         self._figures.begin(answers, shown)
-        self._asked, self._undone = text, []
+        self._asked, self._undone, self._held_to = text, [], held
         if self.state != "LOADING":
             self._enter("PREFILL")
 
@@ -149,8 +157,10 @@ class Wishes(Standing):
 
         A turn that the engine never heard of ends here and now: no event will tell.
         """
-        beat, lives = Beat(), self.conversation.lives
+        beat, lives, calling = Beat(), self.conversation.lives, not self.conversation.live
         self.conversation.stop()
+        if calling and not self.busy and self.state in CALLING:
+            self._enter("STOPPED")
         beat.touch(*(turn for turn in lives if turn.status != "streaming"))
         beat.returned = self.take_queue()
         return beat
@@ -161,6 +171,35 @@ class Wishes(Standing):
         if not self.busy and self.state != "LOADING":
             self._enter(ENDINGS.get(picked.reason, "IDLE"))
         return picked
+
+    def constrain(self, constraint: NamedConstraint | None) -> None:
+        """Hold the answers from the next on to a constraint, or to none."""
+        self.constraint = constraint
+        if constraint:
+            others = [known for known in self.recent if known != constraint]
+            self.recent = [constraint, *others][:_RECENT]
+
+    def equip(self, toolbox: Toolbox, settings: Settings) -> None:
+        """Let the model call these tools from the next answer on, as these settings say. What was
+        allowed to the tools before is forgotten: others may have their names.
+        """
+        if settings.tools != self.settings.tools or toolbox.tools != self.toolbox.tools:
+            self.conversation.allowed.clear()
+        self.toolbox, self.settings = toolbox, settings
+
+    def answer_call(self, call: str, answer: str, text: str = "") -> None:
+        """Say yes, always or no to a call that waits, or give its result; of one that no longer
+        waits, nothing comes.
+        """
+        talk = self.conversation
+        if talk.waiting is None or talk.waiting.id != call:
+            return
+        if answer == "result":
+            talk.answer_call(text)
+        elif answer == "no":
+            talk.refuse()
+        else:
+            talk.allow(always=answer == "always")
 
     def take_queue(self) -> str:
         """Empty the queue into one text."""

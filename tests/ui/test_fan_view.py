@@ -257,7 +257,7 @@ async def test_a_hidden_fan_is_marked_and_drawn_when_it_is_shown() -> None:
         await chat.press("ctrl+n")
         await chat.beat(12)
         bar = chat.text.splitlines()[1]
-        await chat.press("f8")
+        await chat.press("f7")
 
         assert "1 Name a colour. choose" in bar
         assert RED in " ".join(chat.text.split()) and chat.screen.tabs.current.fan.has_focus

@@ -61,7 +61,7 @@ async def test_two_chats_stream_at_once_each_into_its_own_transcript_and_session
         await ask_in_two_tabs(chat)
         await chat.beat(4)
         second = chat.text
-        await chat.press("f8")
+        await chat.press("f7")
         await chat.beat()
         first = chat.text
         for _ in range(8):
@@ -84,7 +84,7 @@ async def test_a_hidden_chat_draws_nothing_until_it_is_shown_again() -> None:
         before = list(tail.parts)
         await chat.beat(12)
         during = list(tail.parts), list(view.parts)
-        await chat.press("f8")
+        await chat.press("f7")
 
         assert FIRST == hidden.bridge.conversation.turns[-1].text
         assert (before, []) == during
@@ -163,7 +163,7 @@ async def test_every_chat_keeps_its_own_draft_settings_queue_and_remarks() -> No
         await chat.say("queued here")
         await chat.say("/show system")
         chat.prompt.put("half written")
-        await chat.press("f8")
+        await chat.press("f7")
         first = chat.text, chat.prompt.text, chat.bridge.settings.temperature, chat.bridge.queue
         await chat.press("f9")
         await chat.beat()
@@ -182,7 +182,7 @@ async def test_the_panels_show_the_chat_that_is_shown_and_its_lanes() -> None:
         await ask_in_two_tabs(chat)
         await chat.beat(9)
         second = chat.text
-        await chat.press("f8")
+        await chat.press("f7")
         await chat.beat()
 
         assert "2 lanes" in second
@@ -303,7 +303,7 @@ async def test_an_engine_that_dies_is_told_where_it_was_asked_and_ends_every_ans
         engine._events.append(Failed(error=ErrorInfo.of(EngineError("It died."))))
         await chat.beat(2)
         here, prompt = chat.text, chat.prompt.text
-        await chat.press("f8")
+        await chat.press("f7")
         await chat.beat()
 
         assert 1 == here.count("Error: It died.")
@@ -362,7 +362,7 @@ async def test_a_theme_is_the_windows() -> None:
     async with chatting(two(), settings=Settings(theme="dark")) as chat:
         await ask_in_two_tabs(chat)
         await chat.say("/set theme light")
-        await chat.press("f8")
+        await chat.press("f7")
 
         assert "light" == chat.bridge.settings.theme
 

@@ -49,7 +49,7 @@ async def test_a_turn_without_thinking_says_so() -> None:
         said = [note.message for note in chat.app._notifications]
 
         assert "Thought" not in chat.text
-        assert ["This turn has no thinking to show."] == said
+        assert ["This turn has nothing folded."] == said
 
 
 @played

@@ -30,6 +30,7 @@ from flarechat.ui.tabs import Tabs
 from flarechat.ui.verbs import Verbs
 from flarechat.ui.widgets.lines import Header, KeyBar, Line
 from flarechat.ui.widgets.panels import CompactPanel
+from flarechat.ui.widgets.question import Asked
 from flarechat.ui.widgets.side import Side
 from flarechat.ui.widgets.tabbar import TabBar
 from flarechat.ui.widgets.transcript import Transcript
@@ -45,7 +46,7 @@ class ChatScreen(Windows):
         Binding("ctrl+c", "interrupt", "Copy, stop, clear, quit", id="chat.interrupt",
                 priority=True),
         Binding("ctrl+n", "new_chat", "New chat", id="chat.new"),
-        Binding("f8,ctrl+pageup", "step_tab(-1)", "Tab before", id="tab.before", priority=True),
+        Binding("f7,ctrl+pageup", "step_tab(-1)", "Tab before", id="tab.before", priority=True),
         Binding("f9,ctrl+pagedown", "step_tab(1)", "Next tab", id="tab.next", priority=True),
         Binding("ctrl+o", "sessions", "Sessions", id="chat.sessions"),
         Binding("ctrl+t", "density", "Telemetry off, compact, full", id="chat.telemetry"),
@@ -53,6 +54,7 @@ class ChatScreen(Windows):
         Binding("ctrl+r", "history", "Search prompt history", id="chat.history"),
         Binding("f1", "keys", "Keys", id="chat.keys"),
         Binding("f2", "settings", "Settings", id="chat.settings"),
+        Binding("f8", "constraint", "Constraint and tools", id="chat.constraint"),
         Binding("shift+tab,ctrl+up", "turn_mode", "Turn mode", id="chat.turns", priority=True),
         Binding("ctrl+end", "follow", "Follow the answer", id="chat.follow"),
     ]  # fmt: skip
@@ -65,6 +67,7 @@ class ChatScreen(Windows):
         self.dashboard = Dashboard(self, marks)
         self.pace = Pace(interval)
         self._interrupted_at = float("-inf")
+        self._attended: Asked | None = None
 
     def compose(self) -> ComposeResult:
         yield Header(self.marks, "header")
@@ -114,12 +117,27 @@ class ChatScreen(Windows):
     def beat(self) -> None:
         """Take in what the engine said and draw what changed."""
         self.tabs.beat()
+        self.attend()
         self.dashboard.refresh()
 
     def show_beat(self, beat: Beat) -> None:
         """Draw changes of the chat shown."""
         self.tabs.current.draw(beat)
+        self.attend()
         self.tabs.refresh()
+
+    def attend(self) -> None:
+        """Put the focus on a question about a call that has just come, unless something is being
+        written; and back on the prompt when it is no longer there.
+        """
+        question = self.tabs.current.question
+        asked = question.asked if question.waits else None
+        if asked != self._attended:
+            self._attended = asked
+            if asked and self.prompt.has_focus and not self.prompt.text:
+                question.take_focus()
+            elif not asked and (question.has_it or self.focused is None):
+                self.prompt.focus()
 
     # Size
 
@@ -170,6 +188,14 @@ class ChatScreen(Windows):
     def on_follow_asked(self) -> None:
         self.action_follow()
 
+    def on_call_answered(self, message: messages.CallAnswered) -> None:
+        try:
+            self.bridge.answer_call(message.call, message.answer, message.text)
+        except FlarechatError as error:
+            self.tell(error)
+        self.show_beat(self.bridge.take())
+        self.dashboard.hurry()
+
     async def on_leave_asked(self) -> None:
         if len(self.tabs.panes) > 1:
             await self.close_tab()
@@ -213,7 +239,7 @@ class ChatScreen(Windows):
     # Keys
 
     def action_escape(self) -> None:
-        if self.bridge.conversation.live is not None or self.bridge.queue:
+        if self.bridge.busy or self.bridge.queue:
             self.show_beat(self.bridge.stop())
             self.dashboard.hurry()
         elif not self.prompt.has_focus:
@@ -233,7 +259,7 @@ class ChatScreen(Windows):
         if selected:
             self.copy(selected, "selection")
             self.clear_selection()
-        elif self.bridge.conversation.live is not None:
+        elif self.bridge.busy:
             self.action_escape()
         elif self.prompt.text:
             self.prompt.empty()
@@ -305,7 +331,9 @@ class ChatScreen(Windows):
 
     def action_turn_mode(self) -> None:
         pane = self.tabs.current
-        if pane.fan.display and not pane.fan.has_focus:
+        if pane.question.waits and not pane.question.has_it:
+            pane.question.take_focus()
+        elif pane.fan.display and not pane.fan.has_focus:
             pane.fan.focus()
         elif self.bridge.conversation.turns:
             self.transcript.focus()

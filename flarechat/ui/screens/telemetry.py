@@ -10,6 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 
 from flarechat.ui.dashboard import roomy
+from flarechat.ui.widgets.held import HeldPanel
 from flarechat.ui.widgets.lines import Line
 from flarechat.ui.widgets.panels import Panel, all_panels
 
@@ -40,7 +41,7 @@ class TelemetryScreen(Screen[str]):
         )
         with VerticalScroll(id="panels"):
             yield Vertical(speed, drafts, copies, classes="column")
-            yield Vertical(depth, cost, classes="column")
+            yield Vertical(depth, cost, HeldPanel(self._chat.marks), classes="column")
         yield Line(self._chat.marks, "telemetry-keys")
 
     def on_mount(self) -> None:

@@ -84,6 +84,19 @@ class Windows(Screen[None]):
 
         self.app.push_screen(KeysScreen())
 
+    def action_constraint(self) -> None:
+        from flarechat.ui.screens.constraint import ConstraintScreen
+
+        bridge = self.tabs.current.bridge
+        screen = ConstraintScreen(bridge.constraint, bridge.recent, bridge.settings)
+
+        async def chosen(said: str | None) -> None:
+            if said is not None:
+                self.desk.hold_to(screen.constraint)
+                self.desk.equip(screen.toolbox, screen.settings)
+
+        self.app.push_screen(screen, chosen)
+
     def action_settings(self) -> None:
         from flarechat.ui.screens.settings import SettingsScreen
 

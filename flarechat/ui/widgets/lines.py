@@ -34,6 +34,7 @@ class HeaderState:
     detail: str = ""
     speed: float = 0.0
     off: str = ""
+    held: str = ""
     folded: bool = False
 
 
@@ -50,6 +51,7 @@ def header_text(state: HeaderState, width: int, marks: Glyphs) -> str:
         "model": fit(strip_controls(state.model), 24, marks).rstrip(),
         "session": fit(session, 28, marks).rstrip(),
         "mode": f"mode {state.mode}" if state.mode else "",
+        "held": fit(state.held, 24, marks).rstrip(),
         "off": "SPEC OFF" if state.off else "",
         "speed": f"{number(state.speed)} tok/s" if state.folded and state.speed else "",
         "ctx": f"ctx {drawn} {figures}{share_text}" if state.context else "",
@@ -61,9 +63,11 @@ def header_text(state: HeaderState, width: int, marks: Glyphs) -> str:
         ("session", fit(session, 14, marks).rstrip()),
         ("ctx", f"ctx {share_text}" if state.context else ""),
         ("session", ""),
+        ("held", fit(state.held, 12, marks).rstrip()),
         ("speed", ""),
         ("off", ""),
         ("model", ""),
+        ("held", ""),
     )
     right = f"{marks.dot} {state.state} {state.detail}".rstrip() + " "
     for name, short in shorter:
@@ -143,6 +147,7 @@ class KeyBar(Line):
         ("^g", "Editor", "screen.editor"),
         ("f1", "Keys", "screen.keys"),
         ("f2", "Settings", "screen.settings"),
+        ("f8", "Constraint", "screen.constraint"),
         ("^p", "Palette", "app.command_palette"),
         ("^q", "Quit", "app.quit"),
     )
@@ -157,7 +162,7 @@ class KeyBar(Line):
         ("f1", "Keys", "screen.keys"),
     )
     DROPPED_FIRST: ClassVar[tuple[str, ...]] = (
-        *("^g", "f2", "^p", "^t", "^o", "^n"),
+        *("^g", "f8", "f2", "^p", "^t", "^o", "^n"),
         *("b", "c", "u", "i", "esc"),
     )
     turns = False

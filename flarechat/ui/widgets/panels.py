@@ -1,7 +1,7 @@
 """The telemetry panels: speed, drafts by source, acceptance by depth, cost by width, copies.
 
-Owns what each panel says, as pure functions from a frozen View to lines. A panel has a fixed
-height, draws in `render` and asks for a redraw only when its lines changed. Counts nothing.
+Owns what each panel says, as pure functions from a frozen View to lines. A panel
+draws in `render` and asks for a redraw only when its lines changed. Counts nothing.
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
     idle = view.mtp_off and not mtp.offered
     heads = "mtp off" if idle else f"mtp {mtp.accepted}/{mtp.offered}"
     copies = f"copy {view.copies.rounds}/{summary.rounds}"
-    for part in (f"{costs or 'w -'} ms", heads, copies, prompt_figures(view.prompt)):
+    held = view.held
+    kept = (
+        f"{held.label} forced {held.forced} removed {held.removed} {held.verdict}" if held else ""
+    )
+    for part in (kept, f"{costs or 'w -'} ms", heads, copies, prompt_figures(view.prompt)):
         if part and len(second) + len(part) + 2 <= width:
             second += f"  {part}"
     if view.reason and width - len(second) >= SHORTEST_REASON:
@@ -154,7 +158,7 @@ def compact_lines(view: View, width: int, marks: Glyphs) -> Lines:
 
 
 class Panel(Widget):
-    """A titled box whose lines come from a View."""
+    """A titled box whose lines come from a View; `rows` of them, without its edges."""
 
     DEFAULT_CSS = "Panel { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
     TITLE = ""
@@ -170,7 +174,8 @@ class Panel(Widget):
         least = 2 if marks.ascii else 1
         self._bars = re.compile(f"[{re.escape(blocks)}]{{{least},}}")
         self._shown: tuple[View, int] | None = None
-        self.styles.height = self.ROWS + self.EDGES
+        self.rows = self.ROWS
+        self.styles.height = self.rows + self.EDGES
 
     def on_mount(self) -> None:
         self.border_title = self.TITLE
@@ -217,7 +222,10 @@ class DraftsPanel(Panel):
         rounds = f"{summary.rounds} rounds  {number(summary.mean_acceptance_length, 2)} tok/round"
         self.border_subtitle = rounds if summary.rounds else ""
         self.border_title = f"Spec off: {view.off}" if view.off else self.TITLE
-        return draft_lines(view, width, self.marks)
+        lines = draft_lines(view, width, self.marks)
+        self.rows = len(lines)
+        self.styles.height = self.rows + self.EDGES
+        return lines
 
 
 class DepthPanel(Panel):

@@ -15,10 +15,12 @@ from flarechat.textsafe import strip_controls
 from flarechat.ui.format import Glyphs, fit
 from flarechat.ui.widgets.lines import Line
 
-SIGNS = {"writing": "~", "waiting": "..", "new": "+", "choose": "?", "error": "!", "": ""}
+SIGNS = {
+    "writing": "~", "waiting": "..", "new": "+", "choose": "?", "asks": "?", "error": "!", "": "",
+}  # fmt: skip
 WORDY = 24
 WIDEST = 40
-HINT = "f8 f9 go  ctrl+d close "
+HINT = "f7 f9 go  ctrl+d close "
 
 
 @dataclass(frozen=True, slots=True)

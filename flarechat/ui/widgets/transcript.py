@@ -45,7 +45,7 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("i", "verb('tokens')", "Its tokens", id="turn.tokens", show=False),
         Binding("u,ctrl+z", "verb('undo')", "Take back", id="turn.undo", show=False),
         Binding("U,ctrl+y", "verb('redo')", "Bring back", id="turn.redo", show=False),
-        Binding("t", "fold", "Show or hide thinking", id="turn.thinking", show=False),
+        Binding("t", "fold", "Show or hide what is folded", id="turn.thinking", show=False),
         Binding("left_square_bracket", "sibling(-1)", "Previous of its place",
                 id="turn.before", show=False),
         Binding("right_square_bracket", "sibling(1)", "Next of its place", id="turn.after",
@@ -238,7 +238,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def action_fold(self) -> None:
         if not (self._selected and self._selected.fold()):
-            self.post_message(messages.Remarked("This turn has no thinking to show."))
+            self.post_message(messages.Remarked("This turn has nothing folded."))
 
     def action_sibling(self, step: int) -> None:
         if self._selected:

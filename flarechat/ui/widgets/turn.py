@@ -13,12 +13,12 @@ from textual.style import Style
 
 from flarechat.chat import Turn
 from flarechat.textsafe import strip_controls
-from flarechat.ui import markdown, messages
+from flarechat.ui import answers, jsontext, markdown, messages
 from flarechat.ui.format import Glyphs, clock_time, spread
 from flarechat.ui.markdown import Block, Prose
 from flarechat.ui.widgets.page import Page
 
-ROLES = {"user": "You", "assistant": "Model", "system": "System"}
+ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
 STATES = {
     "stopped": "stopped",
     "error": "error",
@@ -35,6 +35,8 @@ def state_word(turn: Turn, *, waits: bool = False) -> str:
     """The state of a turn in words; "" when it ended by itself."""
     if turn.status == "streaming" and waits:
         return "waiting for a free lane"
+    if turn.role == "tool":
+        return answers.OUTCOMES.get(turn.reason, strip_controls(turn.reason))
     if turn.reason in ("length", "context") and turn.status == "complete":
         return f"cut by {turn.reason} limit"
     return STATES.get(turn.status, "")
@@ -57,6 +59,8 @@ class TurnView(Page):
 
     def head(self, width: int) -> Content:
         role = ROLES.get(self.turn.role, self.turn.role)
+        if self.turn.role == "tool":
+            role = f"{role} {strip_controls(self.turn.name)}"
         state = state_word(self.turn, waits=self.waits)
         place, right = self._siblings(), f"#{self.number}  {clock_time(self.turn.started_at)}"
         left = f"{role}  {state}" if state else role
@@ -88,6 +92,8 @@ class TurnView(Page):
         text = strip_controls(self.turn.text)
         if text and not self.parts:
             self.show(self._thoughts())
+        if not self._taken and jsontext.begins(text):
+            return text
         cut = self._taken + markdown.split_finished(text[self._taken :])
         if cut > self._taken:
             fresh = markdown.blocks(text[self._taken : cut], self.marks)
@@ -106,7 +112,13 @@ class TurnView(Page):
         self.show(self._finished())
 
     def fold(self) -> bool:
-        """Show all of what the model thought, or fold it again; whether there is any to show."""
+        """Show all of what the model thought, or of a tool's result, or fold it again; whether
+        there is any to show.
+        """
+        if self.turn.role == "tool":
+            self._folded = not self._folded
+            self.finish()
+            return self.turn.text.count("\n") >= answers.SHOWN_LINES
         if not (self.turn.thinking and self.parts):
             return False
         self._folded = not self._folded
@@ -123,9 +135,13 @@ class TurnView(Page):
 
     def _finished(self) -> list[Block]:
         text = strip_controls(self.turn.text)
+        if self.turn.role == "tool":
+            return answers.result_blocks(text, folded=self._folded)
         if self.turn.role != "assistant":
             return markdown.plain(text)
-        parts = [*self._thoughts(), *markdown.blocks(text, self.marks)]
+        drawn = answers.json_blocks if answers.is_json(self.turn, text) else markdown.blocks
+        parts = [*self._thoughts(), *drawn(text, self.marks)]
+        parts += [*answers.held_blocks(self.turn), *answers.call_blocks(self.turn.calls)]
         error = self.turn.finished.error if self.turn.finished else None
         if error:
             said = f"Error: {error.exception()}"
@@ -142,6 +158,9 @@ class TailView(Page):
 
     def feed(self, text: str, *, below: bool) -> None:
         """Show the tail; `below` leaves a blank line to the finished blocks above."""
+        if jsontext.begins(text) and not below:
+            self._show(answers.json_blocks(text, self.marks, live=True), below=False)
+            return
         parts = markdown.blocks(text, self.marks, colour=False) if text.strip() else []
         self._show(parts, below=below)
 

@@ -1,0 +1,170 @@
+"""The call of a tool that waits for the user, or that runs, between the transcript and the prompt.
+
+Owns how the question is asked and that it is answered on purpose: its keys count only while it has
+the focus, some time after the last key, and where no other key comes right behind. Runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from flarechat.protocol import ToolCall
+from flarechat.textsafe import strip_controls
+from flarechat.ui import messages
+from flarechat.ui.answers import arguments_text
+from flarechat.ui.format import Glyphs, fit
+from flarechat.ui.widgets.prompt import Prompt
+
+QUIET_S = 0.5
+SETTLE_S = 0.12
+KEYS = {"y": "yes", "a": "always", "n": "no"}
+_ARGUMENT_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that the user is asked about, or with `running` is told of. `command` is what would
+    be run, "" for a function of flarechat's own; `by_hand` asks for the result itself.
+    """
+
+    call: ToolCall
+    command: str = ""
+    by_hand: bool = False
+    running: bool = False
+
+
+class Question(Vertical, can_focus=True):
+    """Asks about one call at a time. Not there while nothing is asked and nothing runs."""
+
+    def __init__(self, marks: Glyphs, clock: Callable[[], float]) -> None:
+        super().__init__(classes="question")
+        self.marks, self._clock = marks, clock
+        self.asked: Asked | None = None
+        self.settle = SETTLE_S
+        self._quiet_since = float("-inf")
+        self._pressed: str = ""
+
+    def compose(self) -> ComposeResult:
+        yield Static("", markup=False)
+        yield Prompt()
+
+    def on_mount(self) -> None:
+        self.display = self._field.display = False
+        self._field.border_title = "Result: enter gives it to the model, esc stops the turn"
+
+    @property
+    def _field(self) -> Prompt:
+        return self.query_one(Prompt)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the user is asked something."""
+        return self.asked is not None and not self.asked.running
+
+    def show(self, asked: Asked | None) -> None:
+        """Ask this, or nothing."""
+        if asked == self.asked:
+            return
+        self.asked, self._pressed = asked, ""
+        self.hush()
+        self.display = asked is not None
+        self._field.display = asked is not None and asked.by_hand and not asked.running
+        self._field.empty()
+        self.set_class(self.waits, "-asks")
+        self._draw()
+
+    def hush(self) -> None:
+        """Let a while pass before a key counts, as somebody types."""
+        self._quiet_since = self._clock()
+
+    def _told(self, asked: Asked) -> Content:
+        """What is asked, in few lines: the transcript has the arguments laid out."""
+        width = max(self.size.width - 4, 20)
+        name = strip_controls(asked.call.name)
+        if asked.running:
+            return Content.assemble("Running ", (name, "bold"), "  esc stops it")
+        ask = "asks you for the result of" if asked.by_hand else "wants to call"
+        lines = [Content.assemble(f"The model {ask} ", (name, "bold"))]
+        given = Content(arguments_text(asked.call)).wrap(width)
+        lines += given[:_ARGUMENT_LINES]
+        if len(given) > _ARGUMENT_LINES:
+            lines.append(Content(f"({len(given) - _ARGUMENT_LINES} more lines: all is above)"))
+        if asked.command:
+            lines.append(Content(fit(f"runs: {strip_controls(asked.command)}", width, self.marks)))
+        if not asked.by_hand:
+            keys = "y yes   a always in this chat   n no   esc stop the turn"
+            where = "" if self.has_focus else "shift+tab, then "
+            lines.append(Content.styled(where + keys, "bold $text-accent"))
+        return Content("\n").join(lines)
+
+    def _draw(self) -> None:
+        if self.asked is not None:
+            self.query_one(Static).update(self._told(self.asked))
+
+    def on_focus(self) -> None:
+        self._draw()
+
+    def on_blur(self) -> None:
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def take_focus(self) -> None:
+        """Put the focus where the answer is given."""
+        if self._field.display:
+            self._field.focus()
+        else:
+            self.focus()
+
+    @property
+    def has_it(self) -> bool:
+        """Whether the focus is in here."""
+        return self.has_focus or self._field.has_focus
+
+    def on_key(self, event: events.Key) -> None:
+        if not self.has_focus:
+            return
+        text = event.character if event.is_printable and event.character else ""
+        soon, self._quiet_since = self._clock() - self._quiet_since < QUIET_S, self._clock()
+        if text:
+            event.stop()
+        if text in KEYS and not soon and not self._pressed and not self._field.display:
+            self._pressed = text
+            if self.settle:
+                self.set_timer(self.settle, self._decide)
+            else:
+                self._decide()
+        elif text:
+            typed, self._pressed = self._pressed + text, ""
+            self.post_message(messages.PromptWanted(typed))
+        elif event.key in ("tab", "enter"):
+            event.stop()
+            self.post_message(messages.PromptWanted())
+
+    def on_paste(self, event: events.Paste) -> None:
+        if self.has_focus:
+            event.stop()
+            self._pressed = ""
+            self.post_message(messages.PromptWanted(strip_controls(event.text)))
+
+    def _decide(self) -> None:
+        """One key alone was pressed: it is the answer."""
+        pressed, self._pressed = self._pressed, ""
+        if pressed and self.waits and self.asked:
+            self.post_message(messages.CallAnswered(self.asked.call.id, KEYS[pressed]))
+
+    def on_prompt_submitted(self, message: messages.PromptSubmitted) -> None:
+        message.stop()
+        if self.waits and self.asked:
+            self.post_message(messages.CallAnswered(self.asked.call.id, "result", message.text))
+
+    def on_leave_asked(self, message: messages.LeaveAsked) -> None:
+        message.stop()
