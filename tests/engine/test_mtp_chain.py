@@ -46,10 +46,11 @@ PENALISED = Sampling(
 
 
 def staged(lanes: int, k: int, copies: dict[int, list[int]]) -> Proposal:
-    """Copies by lane, padded to K."""
+    """Copies by lane, padded to K, half of them sure."""
     rows = [[*copies.get(i, []), *[0] * k][:k] for i in range(lanes)]
     offered = torch.tensor([min(len(copies.get(i, [])), k) for i in range(lanes)])
-    return Proposal(torch.tensor(rows, dtype=torch.int64).reshape(lanes, k), offered)
+    tokens = torch.tensor(rows, dtype=torch.int64).reshape(lanes, k)
+    return Proposal(tokens, offered, sure=offered // 2)
 
 
 def extended(made: Bench, slots: tuple[int, ...], plan: Plan, copies: Proposal) -> Proposal:
@@ -58,7 +59,9 @@ def extended(made: Bench, slots: tuple[int, ...], plan: Plan, copies: Proposal) 
     for slot in slots:
         drafter.stage(slot, plan.draft_tokens)
     with torch.inference_mode():
-        return drafter.extend(Lanes(made.pool, slots), plan, copies)
+        proposal = drafter.extend(Lanes(made.pool, slots), plan, copies)
+    assert proposal.sure is copies.sure
+    return proposal
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 2, 4, 7])
