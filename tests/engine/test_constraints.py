@@ -3,7 +3,6 @@ however rounds are run, and with states that are those of the tokens that stand.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from flarechat.protocol import (
 )
 from tests.engine.captures import captured
 from tests.engine.conftest import Desk
+from tests.engine.constrained import OBJECT, require_object, tokens_of
 from tests.engine.qwen38.test_end_to_end import fresh_desk
 from tests.engine.test_flights import Late, late
 from tests.engine.test_schedules import assert_holds
@@ -39,17 +39,6 @@ from tests.models import tiny
 Make = Callable[..., Desk]
 WARM = Sampling(temperature=1.0, seed=11)
 LAW = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=5)
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 6},
-        "kind": {"enum": ["hello", "the inn"]},
-        "count": {"type": "integer", "minimum": 0, "maximum": 40},
-    },
-    "required": ["name", "kind", "count"],
-    "additionalProperties": False,
-}
-OBJECT = Constraint(kind="json-schema", text=json.dumps(SCHEMA))
 WORDS = r"(hello|the|in|a)( (hello|the|in|a)){6}\."
 WORD = Constraint(kind="regex", text=WORDS)
 
@@ -63,17 +52,6 @@ def desk(learned_desk: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def fixed(draft_tokens: int, **how: object) -> Speculation:
     return Speculation(draft_tokens=draft_tokens, adaptive=False, **how)  # type: ignore[arg-type]
-
-
-def tokens_of(rounds: Sequence[Round]) -> list[int]:
-    return [token for r in rounds for token in r.tokens]
-
-
-def require_object(text: str) -> None:
-    said = json.loads(text)
-    assert list(said) == ["name", "kind", "count"]
-    assert len(said["name"]) <= 6 and said["kind"] in ("hello", "the inn")
-    assert isinstance(said["count"], int) and 0 <= said["count"] <= 40
 
 
 def require_totals(finished: Finished, rounds: Sequence[Round]) -> None:
@@ -387,3 +365,39 @@ def test_a_recurrent_target_with_its_head_says_the_same_under_a_constraint() -> 
         texts.append(tokens_of(rounds))
 
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_snapshot_behind_an_amended_round_is_of_what_stands() -> None:
+    """A recurrence that ran past the stop string comes back from memory as it was at it."""
+    used, fresh = fresh_desk("bf16"), fresh_desk("bf16", prefix_cache=0)
+    law = {"sampling": LAW, "thinking": False, "speculation": fixed(7)}
+    told = used.ask("abc", max_tokens=40, **law)[0].text
+    for at in range(2, 30):
+        request = used.request("abc", max_tokens=40, stop=(told[at : at + 2],), **law)
+        finished, rounds = used.answer(request)
+        if rounds[-1].clipped:
+            break
+    held = [*used.engine.residents.held(0)]
+    used.ask("something else", max_tokens=4, **law)
+    for made in (used, fresh):
+        made.engine.language = replace(made.engine.language, encode_chat=lambda *_: [*held, 70, 71])
+    on = replace(request, id="on", stop=())
+    (again, more), (alone, others) = used.answer(on), fresh.answer(on)
+    (started,) = [e for e in used.of("on") if isinstance(e, Started)]
+
+    assert rounds[-1].clipped and len(held) == finished.usage.context - 1
+    assert ("memory", len(held)) == (started.restored_from, started.restored_tokens)
+    assert tokens_of(others) == tokens_of(more) and alone.text == again.text
+
+
+def test_what_was_redrawn_is_all_that_others_copy(desk: Make) -> None:
+    made = desk()
+    _, rounds = made.ask("hello", sampling=WARM, constraint=OBJECT, max_tokens=90)
+    copies = made.engine.drafter.copies  # type: ignore[attr-defined]
+    (history,) = [source for source in copies.sources if source.name == "history"]
+    said = tokens_of(rounds)
+    shown = [history.find(0, said[at : at + 8], 7) for at in range(0, len(said) - 16, 3)]
+
+    for at, copy in zip(range(0, len(said) - 16, 3), shown, strict=True):
+        assert copy is not None
+        assert list(copy.tokens) == said[at + 8 : at + 8 + len(copy.tokens)]
