@@ -214,10 +214,10 @@ class Conversation(CallingThread):
         asked = self._live.get(event.request)
         if asked is None:
             return None
+        if isinstance(event, Started | Finished):
+            self.notices += event.notices
         if isinstance(event, Finished):
             return self._finish(asked, event)
-        if isinstance(event, Started):
-            self.notices += event.notices
         if isinstance(event, Called) and event.error:
             self.notices.append(f"The model wrote a call that is none: {event.error}")
         asked.take(event)

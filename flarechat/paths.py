@@ -27,6 +27,8 @@ def made(path: Path) -> Path:
         for folder in [*reversed(path.parents), path]:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError as error:
+        raise StorageError(f"{error.filename} is no folder.", "Move it away.") from error
     except OSError as error:
         raise StorageError(
             f"The folder {path} cannot be made: {error.strerror}.",

@@ -75,7 +75,8 @@ def _summary(report: Report) -> str:
     looked_at = ", ".join(parts)
     if not report.faults:
         return f"{looked_at}: all sound."
-    mended = f", {len(report.mended)} of them mended" if report.mended else ""
+    count = sum(not finding.harmless for finding in report.mended)
+    mended = f", {count} of them mended" if count else ""
     return f"{looked_at}: {counted(report.faults, 'problem')}{mended}."
 
 
@@ -92,4 +93,5 @@ def _plain(report: Report) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, *, mended: bool) -> dict[str, Any]:
-    return {"path": str(finding.path), "what": finding.what, "mended": mended}
+    about = {"path": str(finding.path), "what": finding.what}
+    return about | {"mended": mended, "harmless": finding.harmless}

@@ -257,7 +257,8 @@ class Finished:
     """A request ended. `text` is the whole answer, `thinking` what came before it on its own
     channel; text, tokens and state end at one token. Of an answer that was continued both are
     whole, and the figures are of what was added. `snapshot` is the digest of the snapshot on disk
-    with the state at the answer's end, "" where none is kept. `constraint` tells of the request's.
+    with the state at the answer's end, or near it where the answer was cut off, "" where none is
+    kept. `constraint` tells of the request's. `notices` are as in Started.
     """
 
     request: str
@@ -272,6 +273,7 @@ class Finished:
     thinking: str = ""
     snapshot: str = ""
     constraint: ConstraintResult | None = None
+    notices: tuple[str, ...] = ()
 
     @classmethod
     def unplayed(cls, request: str, reason: str, error: ErrorInfo | None = None) -> Finished:

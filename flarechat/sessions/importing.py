@@ -18,13 +18,13 @@ from typing import Any
 from flarechat import paths
 from flarechat.errors import SessionError, StorageError, reason_of
 from flarechat.protocol import Finished, Sampling, Speculation
-from flarechat.sessions import bundle, names, records, state, store
+from flarechat.sessions import bundle, names, records, snapshots, state, store
 from flarechat.sessions.aside import folder_aside
 from flarechat.sessions.chatgpt import from_mapping
 from flarechat.sessions.foreign import Conversation, from_messages, is_message
 from flarechat.sessions.jsonvalues import values
 from flarechat.sessions.log import FORMAT, LogWriter, is_id, parsed
-from flarechat.sessions.session import Session, new_header
+from flarechat.sessions.session import Session, SessionWriter, new_header
 from flarechat.sessions.turns import Turn
 from flarechat.vault.folder import VaultFolder
 
@@ -100,17 +100,26 @@ def import_file(
         _require_some(batch)
         taken = _placed(batch)
     said = _not_taken(batch)
-    return taken, said + _state_taken(file, state_budget) if batch.has_state else said
+    if batch.has_state:
+        said += _state_taken(file, taken[0].name, state_budget)
+    return taken, said
 
 
-def _state_taken(file: Path, budget: int | None) -> list[str]:
-    """Take a bundle's state, if there is a budget for it; what to say of it. Its session is here
-    already, so nothing that is wrong with it is an error."""
+def _state_taken(file: Path, name: str, budget: int | None) -> list[str]:
+    """Take a bundle's state, if there is a budget for it, and name it in its session where that
+    does not; what to say of it. The session is here already, so nothing that is wrong with the
+    state is an error."""
     try:
         with bundle.opened(file) as packed:
             if budget is None:
                 return [state.not_taken(packed)]
-            return state.take(packed, VaultFolder(paths.snapshots_dir()), budget)
+            notices, ends = state.take(packed, VaultFolder(paths.snapshots_dir()), budget)
+        path = store.find(name)
+        if unnamed := sorted(set(ends) - snapshots.named(path)):
+            writer, _ = SessionWriter.open(path)
+            writer.kept(unnamed)
+            writer.close()
+        return notices
     except (SessionError, StorageError) as error:
         return [f"{file}: its state was not taken in: {error.message}"]
 

@@ -51,7 +51,7 @@ def continue_record(event_id: str, turn: Turn) -> dict[str, Any]:
 def assistant_record(turn: Turn, finished: Finished, device_fingerprint: str) -> dict[str, Any]:
     """The event of an answer's end: the finish record and the device it was timed on."""
     ending = asdict(finished)
-    del ending["request"]
+    del ending["request"], ending["notices"]
     said = token_fields(turn) | law_fields(turn) | call_fields(turn.calls)
     device = {"device_fingerprint": device_fingerprint}
     return _record("assistant", turn) | ending | said | device
@@ -78,6 +78,11 @@ def system_record(event_id: str, parent: str | None, system: str) -> dict[str, A
 def title_record(event_id: str, parent: str | None, title: str) -> dict[str, Any]:
     """The event of another title."""
     return _change("title", event_id, parent) | {"title": title}
+
+
+def kept_record(event_id: str, snapshots: list[str]) -> dict[str, Any]:
+    """The event of snapshots that came with the session from elsewhere, by their digests."""
+    return _change("kept", event_id, None) | {"snapshots": snapshots}
 
 
 def model_fields(model: ModelInfo) -> dict[str, Any]:

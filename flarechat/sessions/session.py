@@ -19,6 +19,7 @@ from flarechat.sessions.records import (
     assistant_record,
     continue_record,
     head_record,
+    kept_record,
     model_fields,
     model_record,
     partial_record,
@@ -192,6 +193,10 @@ class SessionWriter:
     def title(self, title: str, head: str | None) -> None:
         """Note what the conversation is called from here on, and sync it to the disk."""
         self._log.append(title_record(names.new_id(), head, title), durable=True)
+
+    def kept(self, snapshots: list[str]) -> None:
+        """Note that the session needs these snapshots, and sync it to the disk."""
+        self._log.append(kept_record(names.new_id(), snapshots), durable=True)
 
     def partial(self, turn: Turn, *, durable: bool = False) -> None:
         """Flush what an answer under way got since the last call."""

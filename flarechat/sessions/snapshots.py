@@ -1,4 +1,4 @@
-"""Which snapshots on disk are a session's: those that its answers name, and what they hang on.
+"""Which snapshots on disk sessions need: those that their lines name, and what these hang on.
 
 A session's file is only searched for names, so that damaged lines and answers that were continued
 count too. Knows nothing of what snapshots hold.
@@ -7,21 +7,24 @@ count too. Knows nothing of what snapshots hold.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Set
 from pathlib import Path
 from typing import NamedTuple
 
 from flarechat import paths
 from flarechat.errors import StorageError
 from flarechat.vault.folder import VaultFolder
-from flarechat.vault.nodefile import SUFFIX, Damaged, read_header
+from flarechat.vault.judging import upwards
+from flarechat.vault.nodefile import SUFFIX
 
 _NAMED = re.compile(rb'"snapshot"\s*:\s*"([0-9a-f]{64})"')
+_LISTS = re.compile(rb'"snapshots"\s*:\s*\[([0-9a-f",\s]*)\]')
+_DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 
 
 class Dropped(NamedTuple):
-    """What became of a session's snapshots: how many are gone, and how many hold words of it and
-    are left, because what another session needs hangs on them."""
+    """What became of snapshots when a session was deleted: how many are gone, and how many are left
+    with words behind those that any session needs."""
 
     gone: int
     left: int
@@ -33,67 +36,56 @@ class Dropped(NamedTuple):
             return ""
         some = "A snapshot stays" if self.left == 1 else f"{self.left} snapshots stay"
         return (
-            f"{some}, with words of it, as other sessions need what it begins with;"
+            f"{some}, with words that no chat has any more, as others need what it begins with;"
             " `flarechat cache clear` deletes all."
         )
 
 
 def named(*sessions: Path) -> set[str]:
     """The digests that these sessions' files name; none of a file that cannot be read."""
-    found = set[str]()
+    found = set[bytes]()
     for path in sessions:
         try:
-            found.update(digest.decode() for digest in _NAMED.findall(path.read_bytes()))
+            data = path.read_bytes()
         except OSError:
             continue
-    return found
+        found.update(_NAMED.findall(data))
+        found.update(digest for few in _LISTS.findall(data) for digest in _DIGEST.findall(few))
+    return {digest.decode() for digest in found}
 
 
 def files_of(folder: VaultFolder, digests: Set[str]) -> set[Path]:
-    """The files of these snapshots, as far as they are there, and of what they hang on."""
+    """The files of these snapshots and of what they hang on, as far as they are there."""
     return set(_used(folder, digests))
 
 
-def drop_only(digests: Set[str], others: Iterable[Path]) -> Dropped:
-    """Delete the snapshots of these digests and what they hang on, unless one of the `others`,
-    which are sessions, needs it, and with each whatever hangs on it."""
+def drop_unneeded(sessions: Collection[Path]) -> Dropped:
+    """Delete every snapshot that none of these sessions, which are all, needs. What an answer under
+    way has left goes too, and is computed anew."""
     try:
         folder = VaultFolder(paths.snapshots_dir())
     except StorageError:
         return Dropped(0, 0)
-    own = _used(folder, digests) if digests else {}
-    needed = _used(folder, named(*others)) if own else {}
-    going = own.keys() - needed.keys()
-    if going:
-        going |= _below(folder, going)
-        folder.drop(going)
-    return Dropped(len(going), sum(own[path] > needed[path] for path in own.keys() & needed.keys()))
+    folder.sweep()
+    there = {entry.path for entry in folder.entries()}
+    if not there:
+        return Dropped(0, 0)
+    needed = _used(folder, named(*sessions))
+    folder.drop_with_late(there - needed.keys(), there)
+    return Dropped(len(there - needed.keys()), sum(needed.values()))
 
 
-def _used(folder: VaultFolder, digests: Set[str]) -> dict[Path, int]:
-    """The files of these snapshots, as far as they are there, and of what they hang on, each with
-    how many of its tokens stand before the end of one of these."""
-    there = {entry.path: entry.digest for entry in folder.entries() if entry.digest in digests}
-    used = dict.fromkeys(there, 0)
-    for header in reversed(folder.paths_of(None, set(there.values()))):
-        path = folder.place(header.identity.digest, header.digest)
-        used[path] = max(used.get(path, 0), len(header.tokens) if path in there else 0)
-        if not header.first:
+def _used(folder: VaultFolder, digests: Set[str]) -> dict[Path, bool]:
+    """The files of these snapshots and of what they hang on, as far as they are there, each with
+    whether it has tokens behind those of any of these."""
+    ends = {entry.path for entry in folder.entries() if entry.digest in digests}
+    headers = upwards(ends)
+    used = dict.fromkeys(headers, 0)
+    for path, header in headers.items():
+        if header is not None and not header.first:
             above = path.with_name(header.parent + SUFFIX)
             used[above] = max(used.get(above, 0), header.offset)
-    return used
-
-
-def _below(folder: VaultFolder, roots: Set[Path]) -> set[Path]:
-    """What hangs on these files, over any number of steps."""
-    children: dict[Path, list[Path]] = {}
-    for entry in folder.entries():
-        try:
-            above = entry.path.with_name(read_header(entry.path).parent + SUFFIX)
-        except Damaged:
-            continue
-        children.setdefault(above, []).append(entry.path)
-    found = list(roots)
-    for path in found:
-        found += children.get(path, [])
-    return set(found)
+    return {
+        path: path not in ends and header is not None and used[path] < len(header.tokens)
+        for path, header in headers.items()
+    }

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from flarechat.sessions import bundle, manifest
 from flarechat.sessions.bundle import Bundle
@@ -121,21 +121,31 @@ def _shared(tokens: Sequence[int], text: Sequence[int]) -> int:
 # In from a bundle.
 
 
-def take(packed: Bundle, vault: VaultFolder, budget: int) -> list[str]:
-    """Take a bundle's state into the vault, which then has at most `budget` bytes; returns what to
-    say of what was left out. Of nodes that are there already the vault's own stay.
+class Taken(NamedTuple):
+    """What to say of state that was left out; the digests of what was taken, but for those that
+    others of it hang on."""
+
+    notices: list[str]
+    ends: list[str]
+
+
+def take(packed: Bundle, vault: VaultFolder, budget: int) -> Taken:
+    """Take a bundle's state into the vault, which then has at most `budget` bytes. Of nodes that
+    are there already the vault's own stay.
 
     Raises StorageError where the disk is in the way; what was taken by then stays.
     """
     if not budget:
-        return [f"{packed.path}: left out its state, as nothing is kept on disk here."]
+        told = f"{packed.path}: left out its state, as nothing is kept on disk here."
+        return Taken([told], [])
     taking = _Taking(packed, vault, budget)
     try:
         for entry in packed.state:
             taking.add(entry)
     finally:
         taking.settle()
-    return [_told(str(packed.path), taking.left_out)] if taking.left_out else []
+    notices = [_told(str(packed.path), taking.left_out)] if taking.left_out else []
+    return Taken(notices, taking.ends)
 
 
 @dataclass(slots=True)
@@ -146,6 +156,7 @@ class _Taking:
     vault: VaultFolder
     budget: int
     taken: dict[tuple[str, str], tuple[Path, int]] = field(default_factory=dict)
+    stems: set[tuple[str, str]] = field(default_factory=set)
     size: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -158,6 +169,12 @@ class _Taking:
             self.left_out[error.reason] += 1
         else:
             self.taken[entry.identity, entry.digest] = path, len(header.tokens)
+            self.stems.add((entry.identity, header.parent))
+
+    @property
+    def ends(self) -> list[str]:
+        """What was taken and nothing that was taken hangs on."""
+        return sorted({node[1] for node in self.taken if node not in self.stems})
 
     def _here(self, path: Path) -> Header | None:
         try:
@@ -170,11 +187,14 @@ class _Taking:
             raise Damaged("the vault may not hold so much")
         data = self.packed.node(entry)
         header = nodefile.parsed(data, entry.digest, entry.identity)
+        behind: list[Path] = []
         if not header.first:
-            _, tokens = self.taken.get((entry.identity, header.parent), (None, -1))
-            if header.offset > tokens:
+            above, tokens = self.taken.get((entry.identity, header.parent), (None, -1))
+            if above is None or header.offset > tokens:
                 raise Damaged("what it goes on from is left out")
-        self.vault.write(entry.identity, entry.digest, data)
+            behind = [above]
+        if not self.vault.write(entry.identity, entry.digest, data, behind):
+            raise Damaged("what it goes on from is left out")
         self.size += len(data)
         return header
 

@@ -95,8 +95,9 @@ def create(name: str | None, first_message: str, header: dict[str, Any]) -> Sess
 
 
 def remove(path: Path) -> Dropped:
-    """Delete a session's file, unless someone is writing it, and the snapshots on disk that no
-    other session needs. A damaged file that does not say whose it is has no lock and goes as well.
+    """Delete a session's file, unless someone is writing it, and all snapshots on disk that no
+    session needs that is left. A damaged file that does not say whose it is has no lock and goes as
+    well.
     """
     # sqlite3 and the vault are only loaded where something is looked up or taken out.
     from flarechat.sessions import index, snapshots
@@ -104,7 +105,6 @@ def remove(path: Path) -> Dropped:
     name, session = path.name.removesuffix(names.SUFFIX), read_id(path)
     lock = SessionLock(path.parent, session, name) if session else None
     try:
-        named = snapshots.named(path)
         path.unlink()
     except OSError as error:
         raise StorageError(
@@ -116,7 +116,7 @@ def remove(path: Path) -> Dropped:
             lock.release()
     index.follow()
     listing.follow()
-    return snapshots.drop_only(named, files())
+    return snapshots.drop_unneeded(files())
 
 
 def rename(path: Path, name: str) -> Path:

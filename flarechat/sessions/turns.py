@@ -17,6 +17,7 @@ Owns what each event means and which turn is the head. Knows no file and no engi
     model             the model that answers from here on: model, template_digest
     system            the system prompt from here on: system, "" for none
     title             what the conversation is called from here on: title, "" for its first words
+    kept              snapshots on disk that are its own, beside those that answers name: snapshots
 """
 
 from __future__ import annotations
@@ -248,6 +249,11 @@ class TurnTree:
     def _title(self, record: dict[str, Any]) -> None:
         self.title = _text(record, "title")
 
+    def _kept(self, record: dict[str, Any]) -> None:
+        """Who deletes a session looks for its snapshots in the file."""
+        if not all(isinstance(digest, str) for digest in list(record["snapshots"])):
+            raise TypeError("snapshots are named by digests")
+
     def _new(self, record: dict[str, Any], role: str, status: str) -> Turn:
         """A turn of a record. A parent that was lost is replaced by the turn before it."""
         if _text(record, "id") in self.turns:
@@ -275,6 +281,7 @@ EVENTS = {
     "model": TurnTree._model,
     "system": TurnTree._system,
     "title": TurnTree._title,
+    "kept": TurnTree._kept,
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flarechat import paths
-from flarechat.errors import SessionError
+from flarechat.errors import SessionError, StorageError
 from flarechat.sessions import index, listing, lock, names, snapshots, store
 from flarechat.sessions.log import Line, Log, read_id, read_log
 from flarechat.sessions.turns import EVENTS, TurnTree
@@ -58,39 +58,50 @@ class Report:
 
     @property
     def faults(self) -> int:
-        """How many things are wrong, or were before they were mended."""
-        found = len(self.kept) + len(self.vault) + len(self.mended)
+        """How many things are wrong, or were before they were mended; what is harmless is not."""
+        told = (*self.kept, *self.vault, *self.mended)
+        found = sum(not finding.harmless for finding in told)
         return found + sum(len(checked.faults) for checked in self.sessions)
 
     @property
     def sound(self) -> bool:
         """Whether nothing is wrong any more."""
-        return self.faults == len(self.mended)
+        return self.faults == sum(not finding.harmless for finding in self.mended)
 
 
 def verify(name: str | None = None) -> Report:
     """Look at everything, or at the session of this name and the snapshots that are its own."""
-    vault = VaultFolder(paths.snapshots_dir())
+    try:
+        vault = VaultFolder(paths.snapshots_dir())
+    except StorageError as error:
+        checked = (check(store.find(name)),) if name else tuple(map(check, store.files()))
+        root = paths.cache_dir() / "snapshots"
+        what = error.message if root.is_dir() else "it is no folder; move it away"
+        wrong = Finding(root, what, mendable=False)
+        return Report(sessions=checked, kept=() if name else _kept(), snapshots=0, vault=(wrong,))
     if name is None:
         entries, findings = vault.entries(), vault.verify()
         checked = tuple(map(check, store.files()))
         return Report(sessions=checked, kept=_kept(), snapshots=len(entries), vault=tuple(findings))
     path = store.find(name)
     own = snapshots.files_of(vault, snapshots.named(path))
-    findings = [finding for finding in vault.verify() if finding.path in own]
+    findings = vault.verify(own)
     return Report(sessions=(check(path),), kept=(), snapshots=len(own), vault=tuple(findings))
 
 
 def mend(report: Report) -> Report:
-    """Delete the snapshots in which something is wrong, and make anew what serves lists and
-    searches where something is wrong with that; what is left then."""
-    VaultFolder(paths.snapshots_dir()).drop(finding.path for finding in report.vault)
+    """Delete the snapshots in which something is wrong and what is left over, and make anew what
+    serves lists and searches where something is wrong with that; what is left then."""
+    mendable = tuple(finding for finding in report.vault if finding.mendable)
+    if mendable:
+        VaultFolder(paths.snapshots_dir()).drop(finding.path for finding in mendable)
     if report.kept:
         index.remake()
         listing.remake()
     left = _kept() if report.kept else ()
     gone = tuple(finding for finding in report.kept if finding not in left)
-    return replace(report, kept=left, vault=(), mended=(*gone, *report.vault))
+    stay = tuple(finding for finding in report.vault if not finding.mendable)
+    return replace(report, kept=left, vault=stay, mended=(*gone, *mendable))
 
 
 def check(path: Path) -> Checked:

@@ -10,16 +10,19 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flarechat.errors import StorageError, reason_of
-from flarechat.models.files import leftovers, megabytes, storage_error, sweep, written_whole
+from flarechat.errors import StorageError
+from flarechat.models.files import megabytes, storage_error, sweep, written_whole
 from flarechat.paths import made
-from flarechat.vault.forest import Forest
-from flarechat.vault.nodefile import SUFFIX, Damaged, Header, read_header, read_whole
+from flarechat.vault.disk import deleted, scanned
+from flarechat.vault.judging import Finding, go_up, hanging, judged, left_over, odd
+from flarechat.vault.nodefile import SUFFIX, Header, read_header, read_whole
+
+__all__ = ["SPARED_BYTES", "Entry", "Finding", "VaultFolder"]
 
 # What stays free on the disk: a cache never takes the room that sessions need.
 SPARED_BYTES = 256 << 20
@@ -42,14 +45,6 @@ class Entry:
     used_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong with a file, in words that fit behind its name and a colon."""
-
-    path: Path
-    what: str
-
-
 class VaultFolder:
     """The files below `root`, which need not exist. Identities and nodes are named by their
     digests. Raises StorageError where the disk or its permissions are in the way."""
@@ -69,7 +64,7 @@ class VaultFolder:
         """Every node file, of one identity if one is given; alien names are passed over."""
         found = list[Entry]()
         for folder in self._folders(identity):
-            for item in _scanned(folder):
+            for item in scanned(folder):
                 name = _NAME.fullmatch(item.name)
                 with suppress(OSError):  # it may have vanished
                     if name and item.is_file(follow_symlinks=False):
@@ -87,11 +82,16 @@ class VaultFolder:
         folders, known = self._folders(identity), dict[Path, Header]()
         for leaf in leaves:
             for folder in folders:
-                _go_up(self.place(folder.name, leaf), known)
+                go_up(self.place(folder.name, leaf), known)
         return list(known.values())
 
+    def digests(self, identity: str) -> set[str]:
+        """The nodes of an identity, by the names of their files alone."""
+        names = (_NAME.fullmatch(item.name) for item in scanned(self.root / identity))
+        return {name[1] for name in names if name}
+
     def _folders(self, identity: str | None = None) -> list[Path]:
-        names = [item.name for item in _scanned(self.root) if item.is_dir(follow_symlinks=False)]
+        names = [item.name for item in scanned(self.root) if item.is_dir(follow_symlinks=False)]
         return [
             self.root / name
             for name in sorted(names)
@@ -100,10 +100,15 @@ class VaultFolder:
 
     # Coming.
 
-    def write(self, identity: str, digest: str, data: bytes) -> Path:
-        """Put a node's file in place, whole or not at all; it is not looked into."""
+    def write(
+        self, identity: str, digest: str, data: bytes, behind: Collection[Path] = ()
+    ) -> Path | None:
+        """Put a node's file in place, whole or not at all; it is not looked into. None, and no
+        file, where one of those that it hangs on, `behind` which it is, is not there."""
         path = self.place(identity, digest)
         for tries_left in reversed(range(_TRIES)):
+            if not all(map(os.path.exists, behind)):
+                return None
             try:
                 made(path.parent)
                 self._require_room(path, len(data))
@@ -114,7 +119,10 @@ class VaultFolder:
                 # Another process may delete the empty folder just after we made it.
                 if not tries_left or not isinstance(error.__cause__, FileNotFoundError):
                     raise
-        return path
+        if all(map(os.path.exists, behind)):
+            return path
+        self.drop([path])  # somebody deleted one meanwhile, and cannot have seen this one
+        return None
 
     def _require_room(self, path: Path, size: int) -> None:
         try:
@@ -144,17 +152,27 @@ class VaultFolder:
         freed, folders = 0, set[Path]()
         for path in paths:
             folders.add(path.parent)
-            freed += _deleted(path)
+            freed += deleted(path)
         for folder in folders:
             with suppress(OSError):
                 folder.rmdir()
         return freed
 
+    def sweep(self) -> None:
+        """Delete what writes that were cut off left behind."""
+        for folder in self._folders():
+            sweep(folder)
+
     def clear(self, identity: str | None = None) -> int:
         """Delete all nodes, of one identity if one is given; how many bytes that freed."""
         for folder in self._folders(identity):
             sweep(folder)
-        freed = self.drop(entry.path for entry in self.entries(identity))
+        freed = 0
+        for _ in range(_TRIES):  # some may come meanwhile, behind what goes
+            entries = self.entries(identity)
+            freed += self.drop(entry.path for entry in entries)
+            if not entries:
+                break
         for folder in self._folders(identity):
             with suppress(OSError):
                 folder.rmdir()
@@ -163,15 +181,15 @@ class VaultFolder:
     def trim(self, budget: int) -> int:
         """Where files take more than `budget` bytes, delete down to nine tenths of it; how many
         bytes that freed. What cannot be used goes first, then nodes that nothing hangs on, those
-        used longest ago before others."""
-        for folder in self._folders():
-            sweep(folder)
+        used longest ago before others. What cannot be read now stays."""
+        self.sweep()
         entries = {entry.path: entry for entry in self.entries()}
         if sum(entry.size for entry in entries.values()) <= budget:
             return 0
-        forest, damaged = _judged(entries, read_header)
-        going, spared = [*damaged, *forest.lost()], set[Path]()
-        left = sum(entries[path].size for path in forest.sound)
+        found = judged(entries, read_header)
+        forest, spared = found.forest, set[Path]()
+        going = [*found.damaged, *forest.lost()]
+        left = sum(entries[path].size for path in (*forest.sound, *found.unread))
         for path in forest.leaving({path: entry.used_ns for path, entry in entries.items()}):
             if left <= budget * 9 // 10:
                 break
@@ -180,81 +198,37 @@ class VaultFolder:
                 continue
             going.append(path)
             left -= entries[path].size
-        return self.drop(going)
+        return self.drop_with_late(going, entries.keys())
+
+    def drop_with_late(self, going: Collection[Path], seen: Collection[Path]) -> int:
+        """Delete these files, and what came behind them since all that are `seen` were listed."""
+        freed = self.drop(going)
+        late = [entry.path for entry in self.entries() if entry.path not in seen]
+        return freed + self.drop(hanging(late, set(going)))
 
     # Judging.
 
-    def verify(self) -> list[Finding]:
-        """What is wrong with which file: every byte of each is read. Without these files, the
-        others are sound."""
-        entries = {entry.path: entry for entry in self.entries()}
-        forest, damaged = _judged(entries, lambda path: read_whole(path)[0])
-        findings = [Finding(path, what) for path, what in damaged.items()]
-        findings += [Finding(path, "what it hangs on is missing") for path in forest.lost()]
-        for folder in self._folders():
-            findings += [Finding(part, "a write that was cut off") for part in leftovers(folder)]
+    def verify(self, only: Collection[Path] | None = None) -> list[Finding]:
+        """What is wrong with which file, every byte of which is read: with those of all nodes, or
+        with `only` these."""
+        paths = [entry.path for entry in self.entries()] if only is None else sorted(only)
+        findings = judged(paths, lambda path: read_whole(path)[0]).findings()
+        if only is None:
+            for folder in self._folders():
+                findings += left_over(folder)
+            findings += filter(None, map(odd, self._odd()))
         return sorted(findings, key=lambda finding: finding.path)
 
-
-def _judged(
-    paths: Iterable[Path], read: Callable[[Path], Header]
-) -> tuple[Forest, dict[Path, str]]:  # fmt: skip
-    """How those that can be read hang together, and what is wrong with the others. Those that
-    vanished are neither."""
-    headers, damaged = dict[Path, Header](), dict[Path, str]()
-    for path in paths:
-        try:
-            headers[path] = read(path)
-        except Damaged as error:
-            if os.path.lexists(path):
-                damaged[path] = error.reason
-    return Forest(headers, lambda path: path not in damaged and os.path.exists(path)), damaged
-
-
-def _go_up(path: Path, known: dict[Path, Header]) -> None:
-    """Add a node and all that it hangs on to those known, if all are there."""
-    ways, above = dict[Path, Header](), path
-    while above not in known:
-        try:
-            header = ways[above] = read_header(above)
-        except Damaged:
-            return
-        if header.first:
-            break
-        above = above.with_name(header.parent + SUFFIX)
-    down = list(reversed(ways.items()))
-    length = len(known[above].tokens) if above in known else 0
-    for _, header in down:
-        if header.offset > length:
-            return
-        length = len(header.tokens)
-    known.update(down)
-
-
-def _scanned(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as items:
-            return list(items)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StorageError(
-            f"The folder {folder} cannot be read: {reason_of(error)}.", "Check its permissions."
-        ) from error
-
-
-def _deleted(path: Path) -> int:
-    """Delete a file; the bytes it had, 0 if it was gone."""
-    try:
-        size = path.lstat().st_size
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be deleted: {reason_of(error)}.", "Check the permissions of its folder."
-        ) from error
-    return size
+    def _odd(self) -> list[Path]:
+        """What has the name of a node and is no file, or of an identity and is no folder."""
+        folders = self._folders()
+        found = [self.root / item.name for item in scanned(self.root)]
+        wrong = [path for path in found if _DIGEST.fullmatch(path.name) and path not in folders]
+        for folder in folders:
+            for item in scanned(folder):
+                if _NAME.fullmatch(item.name) and not item.is_file(follow_symlinks=False):
+                    wrong.append(folder / item.name)
+        return wrong
 
 
 def _used_since(entry: Entry) -> bool:

@@ -1,6 +1,7 @@
 """The form of a snapshot's file: safetensors, whose metadata say what lies in it, and a checksum.
 
-Owns the fields, their limits and every check that needs no tensor library. A file is believed only
+Owns the fields, their limits and every check that needs no tensor library; `table` has those of any
+safetensors file. A file is believed only
 as a whole: the checksum counts every byte, its own 64 digits as zeros.
 """
 
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import stat
@@ -16,11 +16,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from flarechat.errors import reason_of
 from flarechat.textsafe import strip_controls, well_formed
 from flarechat.vault.identity import Identity, digest_of
+from flarechat.vault.table import (
+    Damaged,
+    Unreadable,
+    parsed_table,
+    read_tensors,
+    require,
+    whole_numbers,
+)
+
+__all__ = [
+    "FORMAT",
+    "SUFFIX",
+    "VERSION",
+    "Damaged",
+    "Header",
+    "Unreadable",
+    "metadata",
+    "parsed",
+    "read_header",
+    "read_whole",
+    "sealed",
+]
 
 FORMAT, VERSION, SUFFIX = "flarechat-snapshot", 1, ".safetensors"
 MOST_HEADER_BYTES = 16 << 20
@@ -30,29 +52,12 @@ _FIELDS = {
     "format", "version", "recipe", "fingerprint", "dtype", "device", "layout", "model", "parent",
     "offset", "tokens", "drafted", "sha256",
 }  # fmt: skip
-_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "U16": 2, "I16": 2, "F16": 2,
-    "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
-}  # fmt: skip
-_MOST_DIMS, _MOST_WIDE, _MOST_TOKEN = 8, 1 << 40, 1 << 31
+_MOST_TOKEN = 1 << 31
 _PREFIX = 8  # bytes before the header: how long it is
 _ZEROS = "0" * 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_ODD = "its table of tensors is wrong"
-
-
-class Damaged(Exception):
-    """A file cannot be used; `reason` says why, in words that fit in brackets behind a sentence."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Unreadable(Damaged):
-    """A file is not there, or cannot be read now; nothing is known against what it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +141,7 @@ def parsed(data: bytes, digest: str, folder: str) -> Header:
     given by their digests, if all of them are sound. Raises Damaged."""
     head = data[: _PREFIX + _length(data[:_PREFIX], len(data))]
     header = _understood(head, len(data), digest, folder)
-    _require(_checksum(memoryview(data), _seal(head)) == header.sha256, "its checksum is wrong")
+    require(_checksum(memoryview(data), _seal(head)) == header.sha256, "its checksum is wrong")
     return header
 
 
@@ -146,7 +151,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(path, flags), "rb") as file:
-            _require(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "it is not a file")
+            require(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "it is not a file")
             yield file
     except FileNotFoundError as error:
         raise Unreadable("its file is missing") from error
@@ -165,15 +170,15 @@ def _begun(file: BinaryIO, digest: str, folder: str) -> Header:
 def _length(prefix: bytes, size: int) -> int:
     """Bytes of the header of a file of `size` bytes."""
     length = int.from_bytes(prefix, "little")
-    _require(len(prefix) == _PREFIX and length <= size - _PREFIX, "its file is cut off")
-    _require(length <= MOST_HEADER_BYTES, "its header is too long")
+    require(len(prefix) == _PREFIX and length <= size - _PREFIX, "its file is cut off")
+    require(length <= MOST_HEADER_BYTES, "its header is too long")
     return length
 
 
 def _seal(head: bytes) -> int:
     """Where the digits of the checksum begin."""
     found = list(_SEAL.finditer(head))
-    _require(len(found) == 1, "it has no checksum")
+    require(len(found) == 1, "it has no checksum")
     return found[0].start(1)
 
 
@@ -187,18 +192,18 @@ def _checksum(data: memoryview, begins: int) -> str:
 
 def _understood(head: bytes, size: int, digest: str, folder: str) -> Header:
     """The header, if it keeps every rule; `head` is all of the file before its tensors."""
-    _require(len(head) == _PREFIX + int.from_bytes(head[:_PREFIX], "little"), "its file is cut off")
-    table = _table(head[_PREFIX:])
+    require(len(head) == _PREFIX + int.from_bytes(head[:_PREFIX], "little"), "its file is cut off")
+    table = parsed_table(head[_PREFIX:])
     fields = table.pop("__metadata__", None)
-    _require(isinstance(fields, dict) and fields.get("format") == FORMAT, "it is not a snapshot")
-    _require(fields.get("version") == str(VERSION), "it is of another version")
-    _require(set(fields) == _FIELDS, "its fields are not those of a snapshot")
-    _require(
+    require(isinstance(fields, dict) and fields.get("format") == FORMAT, "it is not a snapshot")
+    require(fields.get("version") == str(VERSION), "it is of another version")
+    require(set(fields) == _FIELDS, "its fields are not those of a snapshot")
+    require(
         all(isinstance(f, str) and _clean(f) == f for f in fields.values()),
         "a field in it is no plain text",
     )
-    tensors, nbytes = _tensors(table)
-    _require(len(head) + nbytes == size, "its file is not as long as its tensors")
+    tensors, nbytes = read_tensors(table)
+    require(len(head) + nbytes == size, "its file is not as long as its tensors")
     header = Header(
         identity=Identity(
             recipe=fields["recipe"], fingerprint=fields["fingerprint"], dtype=fields["dtype"],
@@ -208,55 +213,10 @@ def _understood(head: bytes, size: int, digest: str, folder: str) -> Header:
         tokens=_tokens(fields["tokens"]), drafted=_truth(fields["drafted"]),
         sha256=_digest(fields["sha256"]), tensors=tensors, nbytes=nbytes, size=size,
     )  # fmt: skip
-    _require(header.identity.digest == folder, "its folder is another model's")
-    _require(header.digest == digest, "it holds other tokens than its name says")
-    _require(not (header.first and header.offset), "it hangs on nothing")
+    require(header.identity.digest == folder, "its folder is another model's")
+    require(header.digest == digest, "it holds other tokens than its name says")
+    require(not (header.first and header.offset), "it hangs on nothing")
     return header
-
-
-def _table(text: bytes) -> dict[str, Any]:
-    try:
-        table = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
-        raise Damaged("its header is not JSON") from error
-    _require(isinstance(table, dict) and text.startswith(b"{"), "its header is not JSON")
-    return dict(table)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        raise ValueError("a name twice")
-    return table
-
-
-def _refused(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-def _tensors(table: dict[str, Any]) -> tuple[dict[str, tuple[str, tuple[int, ...]]], int]:
-    """dtype and shape by name, and the bytes of all, which must lie one behind the other."""
-    tensors, spans = dict[str, tuple[str, tuple[int, ...]]](), list[tuple[int, int]]()
-    for name, row in table.items():
-        _require(isinstance(row, dict) and set(row) == {"dtype", "shape", "data_offsets"}, _ODD)
-        dtype, shape, span = row["dtype"], row["shape"], row["data_offsets"]
-        _require(isinstance(dtype, str) and dtype in _BYTES, _ODD)
-        _require(_whole_numbers(shape, _MOST_WIDE) and len(shape) <= _MOST_DIMS, _ODD)
-        _require(_whole_numbers(span, 1 << 62) and len(span) == 2, _ODD)
-        _require(span[1] - span[0] == math.prod(shape) * _BYTES[dtype], _ODD)
-        tensors[name] = dtype, tuple(shape)
-        spans.append((span[0], span[1]))
-    end = 0
-    for begins, ends in sorted(spans):
-        _require(begins == end, "its tensors overlap or leave gaps")
-        end = ends
-    return tensors, end
-
-
-def _whole_numbers(value: Any, below: int) -> bool:
-    if not isinstance(value, list) or set(map(type, value)) - {int}:
-        return False
-    return not value or 0 <= min(value) <= max(value) < below
 
 
 def _tokens(text: str) -> tuple[int, ...]:
@@ -264,30 +224,25 @@ def _tokens(text: str) -> tuple[int, ...]:
         tokens = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged("its tokens are not numbers") from error
-    _require(_whole_numbers(tokens, _MOST_TOKEN), "its tokens are not numbers")
-    _require(0 < len(tokens) <= MOST_TOKENS, "it has no tokens, or too many")
+    require(whole_numbers(tokens, _MOST_TOKEN), "its tokens are not numbers")
+    require(0 < len(tokens) <= MOST_TOKENS, "it has no tokens, or too many")
     return tuple(tokens)
 
 
 def _digest(text: str) -> str:
-    _require(_DIGEST.fullmatch(text) is not None, "a digest in it is none")
+    require(_DIGEST.fullmatch(text) is not None, "a digest in it is none")
     return text
 
 
 def _number(text: str) -> int:
-    _require(_NUMBER.fullmatch(text) is not None, "a number in it is none")
+    require(_NUMBER.fullmatch(text) is not None, "a number in it is none")
     return int(text)
 
 
 def _truth(text: str) -> bool:
-    _require(text in ("true", "false"), "it does not say whether drafts can be relied on")
+    require(text in ("true", "false"), "it does not say whether drafts can be relied on")
     return text == "true"
 
 
 def _clean(text: str) -> str:
     return well_formed(strip_controls(text))
-
-
-def _require(held: bool, reason: str) -> None:
-    if not held:
-        raise Damaged(reason)

@@ -83,7 +83,10 @@ def test_json_is_one_object(cli: Cli) -> None:
         bad["turns"],
         [fault["line"] for fault in bad["faults"]],
     )
-    assert [{"path": str(file), "what": "its file is cut off", "mended": True}] == said["problems"]
+    (problem,) = said["problems"]
+    assert {
+        "path": str(file), "what": "its file is cut off", "mended": True, "harmless": False,
+    } == problem  # fmt: skip
 
 
 def test_a_session_that_is_not_there_is_refused(cli: Cli) -> None:
@@ -108,9 +111,13 @@ def test_rm_takes_along_what_was_computed_for_the_session_alone(cli: Cli) -> Non
     naming("trip", trunk)
     naming("work", end)
     got = cli("sessions", "rm", "trip", "--yes")
-    assert (
-        "trip was deleted.\nA snapshot stays, with words of it, as other sessions need what it "
-        "begins with; `flarechat cache clear` deletes all.\n"
-    ) == got.err
+    stays = (
+        "A snapshot stays, with words that no chat has any more, as others need what it begins "
+        "with; `flarechat cache clear` deletes all.\n"
+    )
+    assert "trip was deleted.\n" + stays == got.err
+    saved("bare", "Hi")
+    assert "bare was deleted.\n" + stays == cli("sessions", "rm", "bare", "--yes").err
+    cli("sessions", "rm", "work", "--yes")
     saved("bare", "Hi")
     assert "bare was deleted.\n" == cli("sessions", "rm", "bare", "--yes").err

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import random
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -189,7 +190,7 @@ class InMemory(VaultFolder):
         super().__init__(Path("/nowhere"))
         self.files: dict[str, bytes] = {}
 
-    def write(self, identity: str, digest: str, data: bytes) -> Path:
+    def write(self, identity: str, digest: str, data: bytes, behind: Collection[Path] = ()) -> Path:
         self.files[digest] = data
         return self.place(identity, digest)
 
@@ -209,7 +210,7 @@ def test_a_mutated_bundle_with_state_has_the_very_session_and_sound_state(tmp_pa
         try:
             with bundle.opened(file) as found:
                 assert log == found.log()
-                told = state.take(found, vault, 1 << 20)
+                told, _ = state.take(found, vault, 1 << 20)
         except FlarechatError as error:
             assert str(file) in error.message
             continue

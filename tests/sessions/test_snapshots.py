@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from flarechat import paths
 from flarechat.errors import StorageError
 from flarechat.sessions import store
+from flarechat.sessions.session import Session, SessionWriter
 from flarechat.vault.folder import VaultFolder
 from tests.sessions.naming import answer_with, naming, put
 from tests.sessions.saving import saved
-from tests.vault.nodes import ALIEN, Made, made
+from tests.vault.nodes import ALIEN, IDENTITY, Made, made
 
 
 def there(*nodes: Made) -> list[bool]:
@@ -70,9 +71,38 @@ def test_what_hangs_on_a_session_that_is_gone_goes_too() -> None:
     end = made([1, 2])
     onward, other = made([3], end, offset=1), made([9])
     put(end, onward, made([4], onward), other)
+    naming("other", other)
 
     assert 3 == store.remove(naming("trip", end)).gone
     assert [True] == there(other)
+
+
+def test_what_no_line_names_goes_with_any_session_and_what_cannot_be_read_stays_if_needed() -> None:
+    """A process that was killed names nothing of what it wrote."""
+    words, lost, end = made([1, 2]), made([5], made([3])), made([8, 9], made([7]))
+    put(words, made([4], words, 1), lost, end)
+    naming("other", end)
+    left_over = VaultFolder(paths.snapshots_dir()).place(IDENTITY.digest, end.digest)
+    left_over.with_name(".x.12345678.part").write_bytes(b"words")
+
+    assert (3, 0) == store.remove(saved("trip", "Hi"))
+    assert [False, False, True] == there(words, lost, end)
+    assert [left_over.name] == os.listdir(left_over.parent)
+
+
+def test_what_came_with_a_session_from_elsewhere_is_needed_until_it_goes() -> None:
+    first = made([1, 2])
+    left, right = made([3], first), made([4], first)
+    put(first, left, right, made([5], first))
+    path = saved("trip", "Hi")
+    writer, _ = SessionWriter.open(path)
+    writer.kept([left.digest, right.digest])
+    writer.close()
+
+    assert [] == Session(path).notices
+    assert 1 == store.remove(saved("other", "Hi")).gone
+    assert [True, True, True] == there(first, left, right)
+    assert 3 == store.remove(path).gone
 
 
 def test_the_same_tokens_on_another_device_go_too() -> None:
@@ -115,7 +145,7 @@ def test_a_text_that_looks_like_a_name_names_nothing() -> None:
     assert 1 == store.remove(naming("trip", end)).gone
 
 
-def test_a_session_without_snapshots_reads_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_vault_needs_no_session_read(monkeypatch: pytest.MonkeyPatch) -> None:
     path, other = saved("trip", "Hi"), saved("other", "Hi")
     read: list[Path] = []
     whole = Path.read_bytes
@@ -169,9 +199,8 @@ def test_what_goes_is_what_a_plain_reckoning_says(seed: int, count: int, session
     def up(number: int | None) -> set[int]:
         return set() if number is None else {number, *up(parents[number])}
 
-    mine = set().union(*map(up, named["s0"]))
     others = set().union(*(up(end) for name, ends in named.items() if name != "s0" for end in ends))
-    going = {number for number in range(count) if up(number) & (mine - others)}
+    going = set(range(count)) - others
 
     assert len(going) == store.remove(store.find("s0")).gone
     assert [number not in going for number in range(count)] == there(*nodes)

@@ -26,6 +26,7 @@ from flarechat.sessions.manifest import StateEntry
 from flarechat.sessions.session import Session
 from flarechat.vault import folder, nodefile
 from tests.sessions.nodes import MODEL, OTHER, Kept, files, kept, put, said
+from tests.sessions.saving import saved
 
 PLENTY = 1 << 30
 
@@ -293,7 +294,7 @@ def test_a_bundle_too_large_for_a_plain_zip_and_one_from_a_pipe_are_read_the_sam
         vault.clear()
         with bundle.opened(tmp_path / "other") as packed:
             assert path.read_bytes() == packed.log()
-            assert [] == state.take(packed, vault, PLENTY)
+            assert [] == state.take(packed, vault, PLENTY).notices
         assert {n.digest: n.data for n in (TRUNK, ANSWER, BRANCH)} == files()
 
 
@@ -571,3 +572,23 @@ def test_as_many_nodes_as_a_bundle_may_have_fit_its_manifest() -> None:
     shortest = json.dumps({"state": [sizes]}, indent=2)
 
     assert len(longest) - len(shortest) < manifest.SAID_OF_NODE
+
+
+def test_state_that_the_session_does_not_name_is_needed_by_it_all_the_same(tmp_path: Path) -> None:
+    """What was cut for the way has a digest that no answer says."""
+    secret = kept(None, 0, [10, 11, 90])
+    mine, file = kept(secret, 2, [40, 41]), tmp_path / "mine.flarechat"
+    path, vault = said("mine", (mine, 4)), put(secret, mine)
+    with file.open("wb") as out:
+        assert [] == state.write_bundle(Session(path), out, vault)
+    store.remove(path)
+    other = saved("other", "Hi")
+    [one], _ = import_file(file, state_budget=PLENTY)
+    taken = files().keys()
+
+    assert [] == Session(store.find("mine")).notices
+    assert 2 == len(taken)
+    assert (0, 0) == store.remove(other)
+    assert taken == files().keys()
+    store.remove(store.find(one.name))
+    assert {} == files()

@@ -15,6 +15,7 @@ from flarechat.sessions import following, index, listing, search, store, verify
 from flarechat.sessions.log import read_log
 from flarechat.sessions.session import Session, SessionWriter
 from flarechat.sessions.turns import TurnTree
+from flarechat.vault import folder
 from tests.sessions.naming import naming, put
 from tests.sessions.saving import append, saved
 from tests.sessions.test_fuzz import mutated, one_of_all
@@ -302,7 +303,7 @@ def test_damaged_snapshots_are_told_and_mending_drops_them_alone(home: Path) -> 
         [
             (left.name, "its checksum is wrong"),
             (last.name, "what it hangs on is missing"),
-            (".x.12345678.part", "a write that was cut off"),
+            (".x.12345678.part", "leftover, harmless"),
         ]
     ) == sorted(found())
     assert (False, 4, before) == (report.sound, report.snapshots, everything(home))
@@ -337,3 +338,48 @@ def test_of_one_session_its_file_and_its_own_snapshots_are_looked_at() -> None:
     assert [left] == [finding.path for finding in report.vault]
     assert (True, False) == (verify.mend(report).sound, left.exists())
     assert (one.exists(), right.exists()) == (True, True)
+
+
+def test_of_one_session_no_snapshot_of_another_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, trunk, left, _ = a_home()
+    read, whole = list[Path](), folder.read_whole
+    monkeypatch.setattr(folder, "read_whole", lambda path: read.append(path) or whole(path))
+
+    assert verify.verify("one").sound
+    assert {trunk, left} == set(read)
+
+
+def test_what_its_snapshots_hang_on_is_looked_at_too() -> None:
+    _, _, trunk, left, _ = a_home()
+    trunk.write_bytes(trunk.read_bytes()[:-1] + b"!")
+
+    told = {finding.path: finding.what for finding in verify.verify("one").vault}
+
+    assert {trunk: "its checksum is wrong", left: "what it hangs on is missing"} == told
+
+
+@pytest.mark.parametrize("name", [None, "trip"])
+def test_a_file_in_place_of_the_vault_is_told_and_the_rest_is_looked_at(name: str | None) -> None:
+    saved("trip", "Hi")
+    root = paths.cache_dir() / "snapshots"
+    root.write_text("in the way")
+
+    report = verify.verify(name)
+    mended = verify.mend(report)
+
+    assert [(root, "it is no folder; move it away")] == [
+        (finding.path, finding.what) for finding in mended.vault
+    ]
+    assert ("in the way", False, 1) == (root.read_text(), mended.sound, len(mended.sessions))
+
+
+def test_what_a_killed_write_left_is_harmless_and_mending_takes_it_away() -> None:
+    left = a_home()[3]
+    part = left.with_name(".x.12345678.part")
+    part.write_bytes(b"half")
+
+    report = verify.verify()
+    mended = verify.mend(report)
+
+    assert (True, 0, [part]) == (report.sound, report.faults, [f.path for f in report.vault])
+    assert (True, (), False) == (mended.sound, mended.vault, part.exists())

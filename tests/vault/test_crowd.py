@@ -25,8 +25,12 @@ for count in range(int(sys.argv[3])):
     for depth in range(draw.randint(1, 3)):
         node = made([draw.randrange(3)], path[-1] if path else None,
                     identity=path[-1].identity if path else draw.choice((IDENTITY, ALIEN)))
+        behind = [vault.place(n.identity.digest, n.digest) for n in path]
+        if not vault.write(node.identity.digest, node.digest, node.data, behind):
+            break
         path.append(node)
-        vault.write(node.identity.digest, node.digest, node.data)
+    if not path:
+        continue
     vault.touch([vault.place(n.identity.digest, n.digest) for n in reversed(path)])
     for entry in vault.entries():
         try:
@@ -40,10 +44,8 @@ for count in range(int(sys.argv[3])):
         case 1:
             vault.clear(draw.choice((None, IDENTITY.digest)))
         case 2:
-            vault.drop(entry.path for entry in vault.entries()[:1])
-        case 3:
             seen = {finding.what for finding in vault.verify()}
-            assert seen <= {"what it hangs on is missing", "a write that was cut off"}, seen
+            assert seen <= {"what it hangs on is missing", "leftover, harmless"}, seen
 """
 
 
@@ -65,11 +67,6 @@ def test_nobody_is_in_the_way_of_another_and_what_is_left_is_sound(tmp_path: Pat
     assert ["", "", ""] == errors
 
     vault = VaultFolder(root)
-    findings = vault.verify()
-    assert {finding.what for finding in findings} <= {"what it hangs on is missing"}
-
-    vault.drop(finding.path for finding in findings)
-
     assert [] == vault.verify()
     vault.clear()
     assert [] == list(root.iterdir())

@@ -7,14 +7,16 @@ import os
 import resource
 import shutil
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from flarechat.errors import StorageError
 from flarechat.vault import folder as module
+from flarechat.vault import nodefile
 from flarechat.vault.folder import SPARED_BYTES, Finding, VaultFolder
 from flarechat.vault.nodefile import SUFFIX, read_whole
 from tests.vault.nodes import ALIEN, IDENTITY, Made, made
@@ -34,7 +36,8 @@ def vault(tmp_path: Path) -> VaultFolder:
 
 
 def write(vault: VaultFolder, *nodes: Made) -> list[Path]:
-    return [vault.write(n.identity.digest, n.digest, n.data) for n in nodes]
+    paths = [vault.write(n.identity.digest, n.digest, n.data) for n in nodes]
+    return [path for path in paths if path]
 
 
 def files(vault: VaultFolder) -> set[Path]:
@@ -84,7 +87,11 @@ def test_alien_names_are_passed_over_and_stay(vault: VaultFolder) -> None:
     aliens[-1].symlink_to(path.parent)
 
     assert [path] == [entry.path for entry in vault.entries()]
-    assert [] == vault.verify()
+    assert {
+        aliens[-3]: ("it is a folder, no snapshot; move it away", False),
+        aliens[-2]: ("it is a link, no file", True),
+        aliens[-1]: ("it is a link, no folder", True),
+    } == {finding.path: (finding.what, finding.mendable) for finding in vault.verify()}
 
     vault.clear()
 
@@ -217,7 +224,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(vault: VaultFolder) -> None:
 
     assert [] == vault.entries() == vault.verify()
     assert 0 == vault.trim(0) == vault.clear()
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match=r"snapshots is no folder\."):
         write(vault, ONE)
 
 
@@ -295,7 +302,7 @@ def test_everything_that_is_wrong_is_found_and_the_rest_is_sound_without_it(
 
     lost = dict.fromkeys(files(vault) - {one, two, other, left}, "what it hangs on is missing")
     assert three in lost and 4 == len(lost)
-    wrong = {two: "its checksum is wrong", left: "a write that was cut off"}
+    wrong = {two: "its checksum is wrong", left: "leftover, harmless"}
     assert lost | wrong == findings
 
     vault.drop(findings)
@@ -347,3 +354,57 @@ def test_what_came_while_the_folder_was_read_does_not_make_its_children_lost(
 
     assert [] == vault.verify()
     assert len(THREE.data) == vault.trim(len(TWO.data) + len(THREE.data) - 1)
+
+
+def test_what_cannot_be_read_for_now_is_told_and_left_alone(
+    vault: VaultFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, _ = write(vault, ONE, TWO, THREE)
+    used_up = OSError(24, "Too many open files")
+    real = nodefile._opened
+
+    def refused(path: Path) -> AbstractContextManager[BinaryIO]:
+        if path in (one, two):
+            raise nodefile.Unreadable(f"its file cannot be read: {used_up.strerror}")
+        return real(path)
+
+    monkeypatch.setattr(nodefile, "_opened", refused)
+    told = Finding(one, "its file cannot be read: Too many open files", mendable=False)
+
+    assert [told] == [finding for finding in vault.verify() if finding.path == one]
+    assert 2 == len(vault.verify())
+    assert len(THREE.data) == vault.trim(0)
+    assert {one, two} == files(vault)
+
+
+def test_nothing_is_written_behind_what_is_not_there(
+    vault: VaultFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (vault.place(node.identity.digest, node.digest) for node in (ONE, TWO))
+    assert vault.write(IDENTITY.digest, TWO.digest, TWO.data, [one]) is None
+    assert set() == files(vault)
+
+    write(vault, ONE)
+    room = VaultFolder._require_room
+    monkeypatch.setattr(VaultFolder, "_require_room", lambda *which: (one.unlink(), room(*which)))
+    assert vault.write(IDENTITY.digest, TWO.digest, TWO.data, [one]) is None
+    assert set() == files(vault)
+    assert not two.exists()
+
+
+@pytest.mark.parametrize("going", ["clear", "trim"])
+def test_what_came_behind_what_goes_goes_too(
+    going: str, vault: VaultFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(vault, ONE)
+    drop, late = VaultFolder.drop, [TWO]
+
+    def dropped(self: VaultFolder, paths: Iterable[Path]) -> int:
+        paths = list(paths)
+        if late:
+            write(vault, late.pop())
+        return drop(self, paths)
+
+    monkeypatch.setattr(VaultFolder, "drop", dropped)
+    assert len(ONE.data) + len(TWO.data) == (vault.clear() if going == "clear" else vault.trim(0))
+    assert set() == files(vault)
