@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from flarechat.chat import Conversation
+from flarechat.chat import Conversation, Turn
 from flarechat.config import Settings
 from flarechat.errors import FlarechatError
 from flarechat.protocol import (
+    Called,
+    Delta,
     EngineDoor,
     ErrorInfo,
     Event,
@@ -43,6 +45,7 @@ class Bridge(Wishes):
     ) -> None:
         super().__init__(engine, settings, clock, board)
         self.board.chats.append(self)
+        self._written: dict[str, str] = {}
 
     # Engines and conversations
 
@@ -108,6 +111,10 @@ class Bridge(Wishes):
         meter = self.meter
         return prompt_text(meter.prompt, meter.prefill)
 
+    def call_under_way(self, turn: Turn) -> str:
+        """As much of a call as the model has written in this answer, "" while it writes none."""
+        return self._written.get(turn.id, "")
+
     def pump(self) -> Beat:
         """Take in what the engine said since the last call; send what was waiting."""
         self.board.drain()
@@ -167,6 +174,10 @@ class Bridge(Wishes):
     def _take_request(self, event: RequestEvent, beat: Beat) -> None:
         self._figures.note(event)
         self.played.note(next(t for t in self.conversation.lives if t.id == event.request), event)
+        if isinstance(event, Delta) and event.channel == "tool":
+            self._written[event.request] = self._written.get(event.request, "") + event.text
+        elif isinstance(event, Called | Finished):
+            self._written.pop(event.request, None)
         turn = self.conversation.apply(event)
         if turn is not None:
             beat.touch(turn)

@@ -45,7 +45,7 @@ class NamedConstraint:
             return "JSON"
         name = self.source
         if self.form != "regex":
-            name = "here" if _inline(self.form, name) else Path(name).name
+            name = "as typed" if _inline(self.form, name) else Path(name).name
         return strip_controls(f"{self.form} {name}").replace("\n", " ")
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,21 +10,16 @@ from flarechat.config import Settings
 from flarechat.errors import FlarechatError, UsageError
 from flarechat.models.sidecars import is_refusal
 from flarechat.protocol import ModelInfo
-from flarechat.tools.toolbox import Toolbox
 from flarechat.ui import choices, slash, themes
 from flarechat.ui.beat import Beat
-from flarechat.ui.constraints import NamedConstraint, named, taken_from
-from flarechat.ui.equipment import equipped, tools_text
+from flarechat.ui.holding import Holding
 
 if TYPE_CHECKING:
     from flarechat.ui.screens.chat import ChatScreen
 
 
-class Desk:
+class Desk(Holding):
     """One method a command; every failure is told, none is raised."""
-
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen = screen
 
     async def run(self, command: slash.Invocation) -> None:
         """Carry out one command."""
@@ -43,68 +37,6 @@ class Desk:
         screen.bridge.settings = settings
         screen.tabs.adopt_theme(settings.theme)
         self._screen.remark("The next turn uses these settings.")
-
-    def hold_to(self, constraint: NamedConstraint | None) -> None:
-        """Hold the answers from the next on to a constraint, or to none."""
-        bridge, was = self._screen.bridge, self._screen.bridge.constraint
-        if constraint == was:
-            return
-        bridge.constrain(constraint)
-        self._screen.dashboard.hurry()
-        if constraint is None:
-            self._screen.remark("The next answers may be any text.")
-            return
-        resting = "; no tool can be called meanwhile" if bridge.toolbox.tools else ""
-        self._screen.remark(f"The next answers are held to {constraint.label}{resting}.")
-
-    def equip(self, toolbox: Toolbox | None, settings: Settings) -> None:
-        """Let the model call these tools, if they are others or otherwise chosen."""
-        bridge = self._screen.bridge
-        if toolbox is None:
-            return
-        bridge.equip(toolbox, settings)
-        self._screen.dashboard.hurry()
-        self._screen.remark(tools_text(toolbox, settings, bridge.conversation.allowed))
-
-    async def begin(self, settings: Settings) -> None:
-        """Take what the settings hold answers to, and their tools, from the start."""
-        if not (settings.constraints or settings.tools):
-            return
-        constraint, free = await asyncio.to_thread(taken_from, settings)
-        toolbox, free = await asyncio.to_thread(equipped, free, free.tools, free.tool_choice)
-        self._screen.bridge.constrain(constraint)
-        self._screen.bridge.equip(toolbox, free)
-
-    async def _json(self, argument: str) -> None:
-        await self._constrain("json", "")
-
-    async def _schema(self, argument: str) -> None:
-        await self._constrain("schema", argument)
-
-    async def _regex(self, argument: str) -> None:
-        await self._constrain("regex", argument)
-
-    async def _grammar(self, argument: str) -> None:
-        await self._constrain("grammar", argument)
-
-    async def _unconstrained(self, argument: str) -> None:
-        self.hold_to(None)
-
-    async def _constrain(self, form: str, source: str) -> None:
-        self.hold_to(await asyncio.to_thread(named, form, source))
-
-    async def _tools(self, argument: str) -> None:
-        bridge = self._screen.bridge
-        word, _, rest = argument.partition(" ")
-        sources = () if argument == "off" else tuple(argument.split())
-        if not argument:
-            told = tools_text(bridge.toolbox, bridge.settings, bridge.conversation.allowed)
-            self._screen.transcript.note(told)
-            return
-        choice = "auto"
-        if word == "choice":
-            sources, choice = bridge.settings.tools, rest.strip() or "auto"
-        self.equip(*await asyncio.to_thread(equipped, bridge.settings, sources, choice))
 
     async def _new(self, argument: str) -> None:
         await self._screen.action_new_chat()

@@ -81,7 +81,8 @@ class Pane:
         if conversation.fan != self.fan.turns:
             self.show_fan()
         for turn in beat.touched:
-            transcript.touch(turn, status=self.bridge.prompt_status())
+            call = self.bridge.call_under_way(turn)
+            transcript.touch(turn, status=self.bridge.prompt_status(), call=call)
         if self.fan.display:
             self.fan.touch(beat.touched)
         elif self.bridge.state == "WAITING" and conversation.live:

@@ -1,7 +1,8 @@
-"""Draws the pictures in docs/ from a real chat: `python -m tests.ui.pictures [model]`.
+"""Draws the pictures in docs/ from a real chat: `python -m tests.ui.pictures [model [picture]]`.
 
 Asks the real model two questions at temperature 0, in a home of its own, and exports the screen
-wide and narrow, and the tokens of the second answer; then one question three ways in a second tab.
+wide and narrow, and the tokens of the second answer; then one question three ways in a second tab,
+an answer under a schema, and a call of a tool that waits.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ QUESTIONS = (
 TOKENS = ("shift+tab", "i", "n", "n", "n")
 KEYS = ("ctrl+n", *TOKENS)
 FAN = ("What is special about the sea?", "ctrl+n", "/fan 3 Describe a cat in two sentences.")
+SCHEMA = (
+    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, '
+    '"lamps": {"type": "integer"}, "city": {"enum": ["Rome", "Oslo"]}}, '
+    '"required": ["name", "lamps", "city"], "additionalProperties": false}'
+)
 PLAIN: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
 PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ...] = (
     ("chat-wide.svg", (120, 36), QUESTIONS, {**PLAIN, "theme": "dark"}),
@@ -47,11 +53,22 @@ PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...], dict[str, Any]], ..
         "chat-fan.svg", (120, 36), FAN,
         {"temperature": 0.7, "seed": 5, "max_tokens": 120, "concurrency": 4, "theme": "dark"},
     ),
+    (
+        "chat-constraint.svg", (120, 36),
+        ("Ada Stone from Rome ordered three blue lamps. Say so in JSON.",),
+        {**PLAIN, "theme": "dark", "json_schema": SCHEMA},
+    ),
+    (
+        "chat-tools.svg", (80, 24), ("17*23",),
+        {**PLAIN, "theme": "light", "tools": ("calculator",), "tool_choice": "required"},
+    ),
 )  # fmt: skip
 
 
 async def ask(app: FlarechatApp, pilot: Pilot[None], question: str) -> None:
-    """Send a question and wait for the end of its answers; or press a key."""
+    """Send a question and wait for the end of its answers, or for a call that waits; or press a
+    key.
+    """
     if question in KEYS:
         await pilot.press(question)
         app.chat.prompt.cursor_blink = False
@@ -61,7 +78,7 @@ async def ask(app: FlarechatApp, pilot: Pilot[None], question: str) -> None:
     app.chat.prompt.put(question)
     await pilot.press("enter")
     await pilot.pause(0.6)
-    while app.bridge.busy:
+    while app.bridge.busy and not app.bridge.conversation.waiting:
         await pilot.pause(0.2)
     await pilot.pause(0.6)
 
@@ -85,7 +102,10 @@ async def picture(
 def main() -> None:
     """Draw every picture."""
     model = str(store.resolve(sys.argv[1] if len(sys.argv) > 1 else "smollm2"))
+    wanted = sys.argv[2:]
     for name, size, questions, chosen in PICTURES:
+        if wanted and name not in wanted:
+            continue
         with tempfile.TemporaryDirectory() as home:
             os.environ["FLARECHAT_HOME"] = home
             settings = Settings(model=model, **chosen)

@@ -15,7 +15,7 @@ from flarechat.sessions import store
 from flarechat.sessions.session import Session
 from flarechat.ui.widgets.prompt import Prompt
 from flarechat.ui.widgets.question import Question
-from tests.fakes import ScriptedEngine, calls, words
+from tests.fakes import Play, ScriptedEngine, calls, words
 from tests.ui.harness import Chat, chatting, check_snapshot, played
 
 SUM = ("c1", "calculator", {"expression": "17*23"})
@@ -300,6 +300,21 @@ async def test_the_question_looks_as_stored() -> None:
         async with chatting(calculating(), settings=CALCULATOR, size=size) as chat:
             await asked(chat)
             check_snapshot(f"question-{size[0]}x{size[1]}", chat.text)
+
+
+@played
+async def test_a_call_is_seen_while_it_is_written() -> None:
+    written = [Play((text,), channel="tool") for text in ("<tool_call>", '{"name": "cal', "c\x1b")]
+    engine = ScriptedEngine([(*words("Let me."), *written, *calls(SUM))])
+    async with chatting(engine, settings=CALCULATOR) as chat:
+        await chat.say("Hi")
+        await chat.beat(6)
+        growing = chat.text
+        await until(chat, lambda: question(chat).waits)
+
+        assert "Let me." in growing and "Writing a call" in growing
+        assert '<tool_call>{"name": "calc' in growing and "\x1b" not in growing
+        assert "Writing a call" not in chat.text and "calls calculator" in chat.text
 
 
 @played

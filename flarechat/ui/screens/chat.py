@@ -25,12 +25,11 @@ from flarechat.ui.dashboard import Dashboard
 from flarechat.ui.desk import Desk
 from flarechat.ui.format import Glyphs
 from flarechat.ui.panes import Pane
-from flarechat.ui.screens.windows import Windows
+from flarechat.ui.screens.asking import Asking
 from flarechat.ui.tabs import Tabs
 from flarechat.ui.verbs import Verbs
 from flarechat.ui.widgets.lines import Header, KeyBar, Line
 from flarechat.ui.widgets.panels import CompactPanel
-from flarechat.ui.widgets.question import Asked
 from flarechat.ui.widgets.side import Side
 from flarechat.ui.widgets.tabbar import TabBar
 from flarechat.ui.widgets.transcript import Transcript
@@ -38,7 +37,7 @@ from flarechat.ui.widgets.transcript import Transcript
 QUIT_WINDOW = 2.0
 
 
-class ChatScreen(Windows):
+class ChatScreen(Asking):
     """Chat first; telemetry beside or below it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,7 +66,6 @@ class ChatScreen(Windows):
         self.dashboard = Dashboard(self, marks)
         self.pace = Pace(interval)
         self._interrupted_at = float("-inf")
-        self._attended: Asked | None = None
 
     def compose(self) -> ComposeResult:
         yield Header(self.marks, "header")
@@ -120,25 +118,6 @@ class ChatScreen(Windows):
         self.attend()
         self.dashboard.refresh()
 
-    def show_beat(self, beat: Beat) -> None:
-        """Draw changes of the chat shown."""
-        self.tabs.current.draw(beat)
-        self.attend()
-        self.tabs.refresh()
-
-    def attend(self) -> None:
-        """Put the focus on a question about a call that has just come, unless something is being
-        written; and back on the prompt when it is no longer there.
-        """
-        question = self.tabs.current.question
-        asked = question.asked if question.waits else None
-        if asked != self._attended:
-            self._attended = asked
-            if asked and self.prompt.has_focus and not self.prompt.text:
-                question.take_focus()
-            elif not asked and (question.has_it or self.focused is None):
-                self.prompt.focus()
-
     # Size
 
     def on_resize(self, event: events.Resize) -> None:
@@ -187,14 +166,6 @@ class ChatScreen(Windows):
 
     def on_follow_asked(self) -> None:
         self.action_follow()
-
-    def on_call_answered(self, message: messages.CallAnswered) -> None:
-        try:
-            self.bridge.answer_call(message.call, message.answer, message.text)
-        except FlarechatError as error:
-            self.tell(error)
-        self.show_beat(self.bridge.take())
-        self.dashboard.hurry()
 
     async def on_leave_asked(self) -> None:
         if len(self.tabs.panes) > 1:

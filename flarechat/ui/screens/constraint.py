@@ -15,7 +15,7 @@ from flarechat.ui.screens.forms import Form
 _FORMS = [
     ("nothing: any text", "none"),
     ("JSON: an object or a list", "json"),
-    ("a JSON schema in a file", "schema"),
+    ("a JSON schema, a file or itself", "schema"),
     ("a regular expression", "regex"),
     ("a grammar in a file (Lark, GBNF)", "grammar"),
 ]

@@ -113,12 +113,12 @@ class Transcript(VerticalScroll, can_focus=True):
         for turn in turns[len(self._turns) :]:
             self.add(turn)
 
-    def touch(self, turn: Turn, *, waits: bool = False, status: str = "") -> None:
+    def touch(self, turn: Turn, *, waits: bool = False, status: str = "", call: str = "") -> None:
         """A turn grew, ended, or waits for a lane of the engine; `status` stands for its text
-        while there is none.
+        while there is none, and `call` is a call that is being written behind it.
         """
         if view := self._views.get(turn.id):
-            draw(view, self.query_one(TailView), waits=waits, status=status)
+            draw(view, self.query_one(TailView), waits=waits, status=status, call=call)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Show a local remark at the end, above an answer that is still being written."""

@@ -156,12 +156,18 @@ class TailView(Page):
         super().__init__(widget_id="tail")
         self.marks = marks
 
-    def feed(self, text: str, *, below: bool) -> None:
-        """Show the tail; `below` leaves a blank line to the finished blocks above."""
-        if jsontext.begins(text) and not below:
+    def feed(self, text: str, *, below: bool, call: str = "") -> None:
+        """Show the tail, and behind it a `call` that is being written; `below` leaves a blank line
+        to the finished blocks above.
+        """
+        if jsontext.begins(text) and not below and not call:
             self._show(answers.json_blocks(text, self.marks, live=True), below=False)
             return
         parts = markdown.blocks(text, self.marks, colour=False) if text.strip() else []
+        if call:
+            lines = strip_controls(call).strip().splitlines()[-_THOUGHTS_SHOWN:]
+            said = "\n".join(["Writing a call", *lines])
+            parts.append(Prose(Content.styled(said, _DIM)))
         self._show(parts, below=below)
 
     def think(self, thinking: str) -> None:
@@ -180,9 +186,11 @@ class TailView(Page):
         self.show(parts)
 
 
-def draw(view: TurnView, tail: TailView, *, waits: bool = False, status: str = "") -> None:
+def draw(
+    view: TurnView, tail: TailView, *, waits: bool = False, status: str = "", call: str = ""
+) -> None:
     """Bring a turn's widget and the tail behind it up to what the turn has become; `status` is
-    said while nothing else is.
+    said while nothing else is, and `call` is shown behind the text.
     """
     turn = view.turn
     view.wait(waits)
@@ -194,6 +202,8 @@ def draw(view: TurnView, tail: TailView, *, waits: bool = False, status: str = "
     text = view.take_finished()
     if waits:
         tail.say(WAITING)
+    elif call.strip():
+        tail.feed(text, below=bool(view.parts), call=call)
     elif turn.thinking and not turn.text:
         tail.think(turn.thinking)
     elif status and not turn.text:
