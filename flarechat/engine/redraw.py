@@ -66,10 +66,11 @@ def masked_law(
     logits = logits.float()
     if shape.penalties:
         logits = penalised(logits, lanes, before, first)
-    logits = logits.masked_fill(~legal, -torch.inf)
-    best = logits.amax(-1, keepdim=True)
+    ids = legal.nonzero()[None, None, :, 0]
+    logits = logits[..., ids[0, 0]]
     heat = lanes.sampling().temperature[:, None, None]
     if not bool(heat > 0):
-        point = torch.zeros_like(logits).scatter_(2, logits.argmax(-1, keepdim=True), 1.0)
-        return TargetLaw(point, None)
-    return TargetLaw(torch.softmax((logits - best) / heat, dim=-1), None)
+        best = ids[..., logits.argmax(-1)[0]]
+        return TargetLaw(torch.ones_like(best, dtype=torch.float32), best)
+    differences = logits - logits.amax(-1, keepdim=True)
+    return TargetLaw(torch.softmax(differences / heat, dim=-1), ids, rising=True)
