@@ -4,13 +4,14 @@
                                      [--acceptance match|ratio]
     python -m benchmarks.constraints --valid N [--model PATH] [--device cpu|cuda]
 
-The first answers JSON prompts, each under its schema, at temperature 0.7: one token a pass (width
-one, under the same grammar), with grammar drafts alone, and with copies, the MTP head, or both
-beside them. Every pass of an arm over all prompts has an engine of its own, so that no answer is
-copied from another arm's, and the order of the arms turns round from repeat to repeat. By match the
-arms of a repeat say the very same text, which is checked; by ratio each says its own. Printed are
-medians over repeats: tokens of answers a target pass, tokens a second while decoding, and the whole
-time from request to end; ratios are to width one of the same repeat, with their extremes.
+The first answers JSON prompts, each under its schema, by the law that the model recommends but at
+temperature 0.7: one token a pass (width one, under the same grammar), with grammar drafts alone,
+and with copies, the MTP head, or both beside them. Every arm has an engine of its own, so that no
+answer is copied from another arm's; every prompt is answered by all arms one after another, in an
+order that turns round. By match they say the very same text, which is checked; by ratio, the
+default where no seed is given, each says its own. Printed are tokens a target pass, tokens a second
+while decoding (medians over answers), and medians and quartiles of each answer's ratio to width
+one's of the same prompt and seed, while decoding and of the whole time from request to end.
 
 The second makes N answers over the constraints of the tests, at several temperatures, by ratio and
 by match, four at a time with everything drafting, and has the jsonschema package and Python's `re`
@@ -28,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from flarechat.protocol import (
     Event,
     Finished,
     Message,
+    Ready,
     Request,
     Round,
     Sampling,
@@ -55,9 +57,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "grammar + mtp": {"history_drafts": False},
     "all": {},
 }
-COLUMNS = ("device", "acceptance", "arm", "repeats", "tokens", "passes", "tokens_per_pass",
-           "tokens_per_second", "seconds", "decoding_ratio", "decoding_low", "decoding_high",
-           "whole_ratio", "whole_low", "whole_high", "forced", "accepted", "redrawn")  # fmt: skip
 
 
 def text(most: int) -> dict[str, Any]:
@@ -130,6 +129,8 @@ class Asked:
         self.events: list[Event] = []
         self.engine = boot_engine(boot, self.events.append)
         gc.freeze()  # as the engine process does
+        (ready,) = [event for event in self.events if isinstance(event, Ready)]
+        self.recommended = ready.model.recommended
 
     def play(self, *requests: Request) -> float:
         """Answer these; seconds from asking to the last end."""
@@ -146,105 +147,99 @@ class Asked:
         return [event for event in own if isinstance(event, Round)], finished
 
 
-@dataclass
-class Pass:
-    """One arm over all prompts, once."""
+@dataclass(frozen=True)
+class Said:
+    """One answer of an arm: its counts, its text, and its time in seconds."""
 
-    tokens: int = 0
-    passes: int = 0
-    decoding: float = 0.0
-    seconds: float = 0.0
-    forced: int = 0
-    accepted: int = 0
-    redrawn: int = 0
-    texts: list[str] = field(default_factory=list)
-
-    def add(self, rounds: Sequence[Round], finished: Finished, seconds: float) -> None:
-        assert finished.error is None and finished.constraint is not None, finished.error
-        self.tokens += finished.usage.completion_tokens
-        self.passes += len(rounds)
-        self.decoding += finished.timings.decode_ms / 1e3
-        self.seconds += seconds
-        self.forced += finished.constraint.forced
-        self.accepted += sum(played.accepted for played in rounds)
-        self.redrawn += finished.constraint.redrawn
-        self.texts.append(finished.text)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second while decoding."""
-        return self.tokens / self.decoding
-
-    @property
-    def pace(self) -> float:
-        """Tokens a second of the whole time, prompts included."""
-        return self.tokens / self.seconds
+    tokens: int
+    passes: int
+    forced: int
+    accepted: int
+    redrawn: int
+    text: str
+    decoding: float
+    whole: float
 
 
-def played(boot: Boot, arm: str, repeat: int, acceptance: str) -> Pass:
-    """An arm over all prompts by a fresh engine, behind an answer that does not count."""
-    asked, done, state = Asked(boot), Pass(), None
-    speculation = Speculation(**ARMS[arm], acceptance=acceptance)
+class Arm:
+    """An arm with an engine of its own; its controller's state goes from answer to answer."""
 
-    def ask(name: str, prompt: str, schema: dict[str, Any], seed: int, longest: int) -> Finished:
-        nonlocal state
+    def __init__(self, boot: Boot, arm: str, acceptance: str) -> None:
+        self.asked, self.state = Asked(boot), None
+        self.speculation = Speculation(**ARMS[arm], acceptance=acceptance)
+        self.answer("Describe a cat as JSON.", record(name=text(20), colour=text(20)), 0)
+
+    def answer(self, prompt: str, schema: dict[str, Any], seed: int) -> Said:
+        asked = self.asked
         request = Request(
-            id=name, messages=(Message(role="user", content=prompt),),
-            sampling=Sampling(temperature=TEMPERATURE, seed=seed), speculation=speculation,
-            max_tokens=longest, controller=state, private=True,
+            id=f"r{len(asked.events)}", messages=(Message(role="user", content=prompt),),
+            sampling=replace(asked.recommended, temperature=TEMPERATURE, seed=seed),
+            speculation=self.speculation, max_tokens=LONGEST, controller=self.state, private=True,
             constraint=Constraint(kind="json-schema", text=json.dumps(schema)),
         )  # fmt: skip
         seconds = asked.play(request)
-        rounds, finished = asked.said(name)
-        state = finished.controller
-        if name in PROMPTS:
-            done.add(rounds, finished, seconds)
-        return finished
-
-    ask("warm-up", "Describe a cat as JSON.", record(name=text(20), colour=text(20)), 0, 48)
-    for number, (name, (prompt, schema)) in enumerate(PROMPTS.items()):
-        ask(name, prompt, schema, 1 + number + len(PROMPTS) * repeat, LONGEST)
-    asked.engine.close(60)
-    return done
+        rounds, finished = asked.said(request.id)
+        result, self.state = finished.constraint, finished.controller
+        assert finished.error is None and result is not None, finished.error
+        return Said(
+            tokens=finished.usage.completion_tokens, passes=len(rounds), forced=result.forced,
+            accepted=sum(played.accepted for played in rounds), redrawn=result.redrawn,
+            text=finished.text, decoding=finished.timings.decode_ms / 1e3, whole=seconds,
+        )  # fmt: skip
 
 
-def measured(
-    boot_of: Callable[[str], Boot], repeats: int, acceptance: str
-) -> dict[str, list[Pass]]:
-    """Every arm so many times, in an order that turns round."""
-    found: dict[str, list[Pass]] = {arm: [] for arm in ARMS}
+Found = dict[str, list[Said]]
+
+
+def measured(boot_of: Callable[[str], Boot], repeats: int, acceptance: str) -> Found:
+    """Every prompt by every arm, so many times, in an order that turns round from prompt to prompt;
+    each repeat with fresh engines and seeds of its own."""
+    found: Found = {arm: [] for arm in ARMS}
     for repeat in range(repeats):
-        for arm in list(ARMS)[:: -1 if repeat % 2 else 1]:
-            with tempfile.TemporaryDirectory() as cache:
-                done = played(boot_of(cache), arm, repeat, acceptance)
-            found[arm].append(done)
-            print(f"repeat {repeat + 1}  {arm:18} {done.tokens:5} tokens {done.passes:5} passes "
-                  f"{done.rate:7.1f} tok/s", flush=True)  # fmt: skip
-        if acceptance == "match":
-            texts = {tuple(passes[-1].texts) for passes in found.values()}
-            assert len(texts) == 1, "by match all arms say the same"
+        with tempfile.TemporaryDirectory() as cache:
+            arms = {name: Arm(boot_of(cache), name, acceptance) for name in ARMS}
+            for number, (prompt, schema) in enumerate(PROMPTS.values()):
+                seed = 1 + number + len(PROMPTS) * repeat
+                for name in list(arms)[:: -1 if seed % 2 else 1]:
+                    found[name].append(arms[name].answer(prompt, schema, seed))
+                texts = {said[-1].text for said in found.values()}
+                assert acceptance != "match" or len(texts) == 1, "by match all arms say the same"
+            for arm in arms.values():
+                arm.asked.engine.close(60)
+        print(f"{acceptance}: repeat {repeat + 1} of {repeats}", flush=True)
     return found
 
 
-def rows_of(found: dict[str, list[Pass]], device: str, acceptance: str) -> list[dict[str, Any]]:
-    """A row an arm: medians over repeats, and ratios to width one of the same repeat."""
+def spread(values: Sequence[float], name: str) -> dict[str, float]:
+    """The median and the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {f"{name}_ratio": round(middle, 3), f"{name}_low": round(low, 3),
+            f"{name}_high": round(high, 3)}  # fmt: skip
+
+
+def rows_of(found: Found, device: str, acceptance: str) -> list[dict[str, Any]]:
+    """A row an arm: counts in all, the median of tokens a second over answers, and of each answer's
+    ratio to width one's of the same prompt and seed."""
     rows = []
-    for arm, passes in found.items():
-        pairs = list(zip(passes, found[WIDTH_ONE], strict=True))
-        decoding = [own.rate / one.rate for own, one in pairs]
-        whole_time = [own.pace / one.pace for own, one in pairs]
-        total = {name: sum(getattr(done, name) for done in passes)
+    for arm, answers in found.items():
+        rates = {
+            way: [said.tokens / getattr(said, way) for said in answers]
+            for way in ("decoding", "whole")
+        }
+        ones = {
+            way: [said.tokens / getattr(said, way) for said in found[WIDTH_ONE]] for way in rates
+        }
+        total = {name: sum(getattr(said, name) for said in answers)
                  for name in ("tokens", "passes", "forced", "accepted", "redrawn")}  # fmt: skip
-        rows.append({
-            "device": device, "acceptance": acceptance, "arm": arm, "repeats": len(passes), **total,
-            "tokens_per_pass": round(total["tokens"] / total["passes"], 3),
-            "tokens_per_second": round(statistics.median(done.rate for done in passes), 1),
-            "seconds": round(statistics.median(done.seconds for done in passes), 3),
-            "decoding_ratio": round(statistics.median(decoding), 3),
-            "decoding_low": round(min(decoding), 3), "decoding_high": round(max(decoding), 3),
-            "whole_ratio": round(statistics.median(whole_time), 3),
-            "whole_low": round(min(whole_time), 3), "whole_high": round(max(whole_time), 3),
-        })  # fmt: skip
+        row: dict[str, Any] = {
+            "device": device, "acceptance": acceptance, "arm": arm, "answers": len(answers),
+            **total, "tokens_per_pass": round(total["tokens"] / total["passes"], 3),
+            "tokens_per_second": round(statistics.median(rates["decoding"]), 1),
+        }  # fmt: skip
+        for way in rates:
+            pairs = zip(rates[way], ones[way], strict=True)
+            row |= spread([own / one for own, one in pairs], way)
+        rows.append(row)
     return rows
 
 
@@ -387,7 +382,7 @@ def main() -> int:
     print_rows(rows)
     if args.out:
         with args.out.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, COLUMNS)
+            table = csv.DictWriter(file, rows[0])
             table.writeheader()
             table.writerows(rows)
     return 0

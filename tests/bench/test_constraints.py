@@ -43,6 +43,7 @@ def test_every_arm_is_measured_beside_width_one(
     assert 0 == command("--repeat", "1", "--acceptance", "match", "--out", str(out))
 
     rows = list(csv.DictReader(out.read_text("utf-8").splitlines()))
+    assert all("2" == row["answers"] for row in rows)
     assert list(constraints.ARMS) == [row["arm"] for row in rows]
     assert 1 == len({row["tokens"] for row in rows})
     one, *others = rows
