@@ -93,8 +93,7 @@ class Bridge(Wishes):
         # What closing had to say, of a chat that could not be saved, is still to be shown.
         conversation.notices[:0] = self.conversation.notices
         self.conversation, self._undone, self.played = conversation, [], Played()
-        self.constraint = self._held_to = None
-        self.recent = []
+        self._held_to = None
         self._figures.forget(self.last.usage.context if self.last else 0)
         if self.model:
             conversation.bind(self.model)

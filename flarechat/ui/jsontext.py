@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 MOST = 1 << 16
 _INDENTED = 20
@@ -73,6 +74,7 @@ def begins(text: str) -> bool:
     return len(text) <= MOST and _BEGINNING.match(text) is not None
 
 
+@lru_cache(maxsize=8)
 def read(text: str) -> Reading:
     """Read a text of MOST characters at most; of a longer one, its beginning."""
     reader = _Reader(text[:MOST])

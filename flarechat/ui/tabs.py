@@ -105,7 +105,7 @@ class Tabs:
         bridge = Bridge(board.engine, settings, board.clock, board)
         try:
             begin(bridge)
-            bridge.toolbox = self.current.bridge.toolbox
+            bridge.take_over(self.current.bridge)
         except BaseException:
             bridge.close()
             raise

@@ -181,11 +181,16 @@ class Wishes(Standing):
 
     def equip(self, toolbox: Toolbox, settings: Settings) -> None:
         """Let the model call these tools from the next answer on, as these settings say. What was
-        allowed to the tools before is forgotten: others may have their names.
+        allowed before is forgotten: what a name stands for may be another program now.
         """
-        if settings.tools != self.settings.tools or toolbox.tools != self.toolbox.tools:
-            self.conversation.allowed.clear()
+        self.conversation.allowed.clear()
         self.toolbox, self.settings = toolbox, settings
+
+    def take_over(self, other: Wishes) -> None:
+        """Hold answers to what another chat's are held to, as its settings were taken over."""
+        self.constraint, self.recent, self.toolbox = (
+            other.constraint, list(other.recent), other.toolbox,
+        )  # fmt: skip
 
     def answer_call(self, call: str, answer: str, text: str = "") -> None:
         """Say yes, always or no to a call that waits, or give its result; of one that no longer

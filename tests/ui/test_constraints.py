@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from textual.widgets import Input, Select, Static
 
 from flarechat.config import Settings
@@ -81,7 +82,10 @@ async def test_each_command_holds_the_next_answers_to_something(tmp_path: Path) 
         await say(chat, "/json")
         await chat.press("ctrl+n")
         await chat.beat()
-        assert "" == chat.bridge.held and [] == chat.bridge.recent
+        assert 2 == len(chat.screen.tabs.panes) and "JSON" == chat.bridge.held
+        await say(chat, "/free")
+        await chat.press("f7")
+        assert "JSON" == chat.bridge.held
 
 
 @pytest.mark.parametrize(
@@ -340,6 +344,25 @@ def test_what_is_broken_is_found_where_pythons_reader_finds_it(text: str) -> Non
     at = error.value.pos
     offset = sum(len(line) + 1 for line in text.split("\n")[: reading.place.line - 1])
     assert at <= offset + reading.place.column - 1 <= at + 4, (at, reading)
+
+
+def test_the_words_say_where_the_text_ends() -> None:
+    for text, said in (
+        ('{"a": [1, {"b c": "x', 'inside a text at $.a[1]["b c"]'),
+        ('{"a": [1, 2], "b', "inside a name at $"),
+        ("[[], [7, -", "inside a number at $[1][1]"),
+        ('{"a": {"b": tr', "inside a word at $.a.b"),
+        ('{"a": 1', "a comma or } is to come at $"),
+        ("[1] 2", "broken at $"),
+        ("[]", "whole: a list"),
+    ):
+        assert said == jsontext.read(text).state, text
+
+
+def test_the_caret_stands_below_the_place_behind_wide_characters() -> None:
+    *_, located = json_blocks('{"名前": "東京" ?}')
+    shown, caret, *_ = (line.plain for line in located.lines(60))
+    assert cell_len(shown[: shown.index("?")]) == caret.index("^")
 
 
 def test_the_place_is_shown_whatever_the_width() -> None:

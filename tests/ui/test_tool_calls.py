@@ -209,6 +209,9 @@ async def test_escape_stops_a_tool_that_hangs(tmp_path: Path) -> None:
         await chat.press("y")
         await until(chat, lambda: chat.bridge.state == "TOOL")
         running = chat.text
+        question(chat).focus()
+        await chat.press("y")
+        assert "y" == chat.prompt.text
         await chat.press("escape")
         await chat.beat(2)
 
@@ -300,6 +303,25 @@ async def test_the_question_looks_as_stored() -> None:
         async with chatting(calculating(), settings=CALCULATOR, size=size) as chat:
             await asked(chat)
             check_snapshot(f"question-{size[0]}x{size[1]}", chat.text)
+
+
+@played
+async def test_what_was_allowed_is_forgotten_when_tools_are_given_anew(tmp_path: Path) -> None:
+    engine = ScriptedEngine([calls(("c1", "odd", {})), words("a"), calls(("c2", "odd", {}))])
+    async with chatting(engine, size=(100, 40)) as chat:
+        await chat.say(f"/tools {tool_file(tmp_path, 'print(1)')}")
+        await chat.app.workers.wait_for_complete()
+        await asked(chat)
+        await chat.press("a")
+        await at_rest(chat)
+        await chat.say(f"/tools {tool_file(tmp_path, 'print(2)')}")
+        await chat.app.workers.wait_for_complete()
+        found = await asked(chat)
+
+        assert set() == chat.bridge.conversation.allowed and "print(2)" in chat.text
+        chat.bridge.answer_call("c1", "yes")
+        await chat.beat(2)
+        assert found.waits
 
 
 @played

@@ -136,7 +136,8 @@ class Question(Vertical, can_focus=True):
         soon, self._quiet_since = self._clock() - self._quiet_since < QUIET_S, self._clock()
         if text:
             event.stop()
-        if text in KEYS and not soon and not self._pressed and not self._field.display:
+        answers = self.waits and not self._field.display and text in KEYS
+        if answers and not soon and not self._pressed:
             self._pressed = text
             if self.settle:
                 self.set_timer(self.settle, self._decide)
