@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,8 +13,10 @@ import pytest
 from flarechat.chat import Turn
 from flarechat.config import Settings
 from flarechat.launch import open_engine
+from flarechat.tools.toolbox import Toolbox
 from flarechat.ui.app import FlarechatApp
 from flarechat.ui.opening import LateEngine
+from flarechat.ui.widgets.question import QUIET_S
 from tests.ui.harness import answered, played
 
 PATIENCE_S = 120
@@ -115,6 +118,58 @@ def test_two_chats_and_a_fan_are_answered_at_once_by_the_real_model(smollm2: Pat
 
     settings = Settings(
         model=str(smollm2), temperature=0.8, seed=3, max_tokens=24, ctx=512, concurrency=2
+    )
+    with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
+        run()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_real_model_answers_under_a_schema_and_calls_the_calculator(smollm2: Path) -> None:
+    @played
+    async def run() -> None:
+        app = FlarechatApp(settings, engine)
+        async with app.run_test(size=(120, 36)) as pilot:
+
+            async def until(reached: Callable[[], object]) -> None:
+                end = time.monotonic() + PATIENCE_S
+                while not reached():
+                    assert time.monotonic() < end, app.bridge.state
+                    await pilot.pause(0.1)
+
+            async def say(text: str) -> None:
+                app.chat.prompt.put(text)
+                await pilot.press("enter")
+                await pilot.pause()
+
+            talk = app.bridge.conversation
+            await until(lambda: app.bridge.held)
+            await answered(app, pilot, "Ada lives in Rome.", PATIENCE_S)
+            held = talk.turns[-1]
+            await say("/free")
+            await say("/tools calculator")
+            await until(lambda: app.bridge.toolbox.tools)
+            await say("/tools choice required")
+            await until(lambda: app.bridge.settings.tool_choice == "required")
+            await say("17*23")
+            await until(lambda: talk.waiting)
+            await pilot.pause(QUIET_S + 0.2)
+            await pilot.press("y")
+            await until(lambda: not app.bridge.busy or (talk.waiting and len(talk.turns) > 5))
+            asked, result, answer = talk.turns[3:6]
+            [call] = asked.calls
+
+            assert held.finished and held.finished.constraint
+            assert held.finished.constraint.satisfied and held.finished.constraint.forced
+            assert "Rome" == json.loads(held.text)["city"]
+            assert ("calculator", call.id, "tool") == (call.name, result.call, result.role)
+            assert Toolbox.of(["calculator"]).run(call).text == result.text
+            assert "assistant" == answer.role and answer.tokens
+
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}}
+    schema |= {"required": ["city"], "additionalProperties": False}
+    settings = Settings(
+        model=str(smollm2), temperature=0.0, max_tokens=64, ctx=1024, json_schema=json.dumps(schema)
     )
     with closing(LateEngine(lambda progress: open_engine(settings, progress))) as engine:
         run()

@@ -210,6 +210,7 @@ async def test_escape_stops_a_tool_that_hangs(tmp_path: Path) -> None:
         await until(chat, lambda: chat.bridge.state == "TOOL")
         running = chat.text
         question(chat).focus()
+        await chat.beat(3)
         await chat.press("y")
         assert "y" == chat.prompt.text
         await chat.press("escape")
