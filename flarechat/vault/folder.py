@@ -19,7 +19,7 @@ from flarechat.errors import StorageError
 from flarechat.models.files import megabytes, storage_error, sweep, written_whole
 from flarechat.paths import made
 from flarechat.vault.disk import deleted, scanned
-from flarechat.vault.judging import Finding, go_up, hanging, judged, left_over, odd
+from flarechat.vault.judging import Finding, children_first, go_up, hanging, judged, left_over, odd
 from flarechat.vault.nodefile import SUFFIX, Header, read_header, read_whole
 
 __all__ = ["SPARED_BYTES", "Entry", "Finding", "VaultFolder"]
@@ -170,7 +170,7 @@ class VaultFolder:
         freed = 0
         for _ in range(_TRIES):  # some may come meanwhile, behind what goes
             entries = self.entries(identity)
-            freed += self.drop(entry.path for entry in entries)
+            freed += self.drop(children_first(entry.path for entry in entries))
             if not entries:
                 break
         for folder in self._folders(identity):
@@ -201,8 +201,9 @@ class VaultFolder:
         return self.drop_with_late(going, entries.keys())
 
     def drop_with_late(self, going: Collection[Path], seen: Collection[Path]) -> int:
-        """Delete these files, and what came behind them since all that are `seen` were listed."""
-        freed = self.drop(going)
+        """Delete these files, none before what hangs on it, and what came behind them since all
+        that are `seen` were listed."""
+        freed = self.drop(children_first(going))
         late = [entry.path for entry in self.entries() if entry.path not in seen]
         return freed + self.drop(hanging(late, set(going)))
 

@@ -132,3 +132,22 @@ def hanging(paths: Iterable[Path], gone: set[Path]) -> Iterator[Path]:
     for path in found:
         found += children.get(path, [])
         yield from children.get(path, [])
+
+
+def children_first(paths: Iterable[Path]) -> list[Path]:
+    """These files in an order in which none goes before what hangs on it."""
+    above = dict[Path, Path | None]()
+    for path in paths:
+        try:
+            above[path] = path.with_name(read_header(path).parent + SUFFIX)
+        except Damaged:
+            above[path] = None
+    depths = dict[Path | None, int]()
+    for path in above:
+        steps, step = list[Path](), path
+        while step in above and step not in depths:
+            steps.append(step)
+            step = above[step] or Path()
+        for each in reversed(steps):
+            depths[each] = depths.get(above[each], 0) + 1
+    return sorted(above, key=lambda path: -depths[path])
