@@ -64,9 +64,10 @@ class Played:
 class Answer:
     """One request being answered in `slot`. `budget` is the most tokens it may emit.
 
-    The last `begun` tokens of the prompt are the answer so far, of one that goes on. Its clocks run
-    `since` it got its slot. A `grammar` has followed what stands of it; calls of tools are read in
-    their `form`.
+    The prompt's first `opening` tokens begin other chats too; `snapshot` names the node on disk
+    with the most of the answer's state. The last `begun` tokens of the prompt are the answer so
+    far, of one that goes on. Its clocks run `since` it got its slot. A `grammar` has followed what
+    stands of it; calls of tools are read in their `form`.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Answer:
         self.text = self.thinking = ""
         self.reason: str | None = None
         self.prefilled = restored
+        self.opening, self.snapshot = 0, ""
         self._said = AnswerText(tokenizer, request.stop, self.eos)
         self._grammar, self._form, self._calls = grammar, form, 0
         self._router = router_for(tokenizer, prompt[:asked], form.marks if form else None)
@@ -245,7 +247,7 @@ class Answer:
 
     def finish(
         self, history: HistoryTotals, context: HistoryTotals, controller: dict[str, object],
-        error: ErrorInfo | None = None, snapshot: str = "",
+        error: ErrorInfo | None = None, notices: tuple[str, ...] = (),
     ) -> list[Event]:  # fmt: skip
         """The closing events: text that was held back, then the summary."""
         events = self._say(self._said.flush(), last=True)
@@ -275,8 +277,9 @@ class Answer:
                 thinking=self.thinking,
                 error=error,
                 controller=dict(controller),
-                snapshot=snapshot,
+                snapshot=self.snapshot,
                 constraint=self._constraint(),
+                notices=notices,
             )
         )
         return events

@@ -84,18 +84,22 @@ class Bookings:
         """The slot's state ends where the answer's tokens end: its rounds were amended to that."""
         self.residents.hold(answer.slot, answer.tokens[:-1])
 
-    def take(self, answer: Answer) -> str:
-        """Keep a snapshot of what the answer's slot holds: the state after tokens all final. The
-        digest of the node with its end, "" if it is not kept on disk."""
+    def take(self, answer: Answer) -> None:
+        """Keep a snapshot of what the answer's slot holds, the state after tokens all final; the
+        answer says which node has its end, if that is kept on disk."""
         held = self.residents.held(answer.slot)
-        return self.keeper.take(answer.slot, held, private=answer.request.private)
+        kept = self.keeper.take(
+            answer.slot, held, private=answer.request.private, opening=answer.opening
+        )
+        answer.snapshot = kept or answer.snapshot
 
     def remember(self, answer: Answer, hidden: Tensor, logits: Tensor, *, whole: bool) -> None:
         """The answer's first round was read: keep what its pass gave for the pending token. The
         slot's state is `whole` if it stands right behind that token."""
         self.keeper.remember(
-            answer.slot, answer.prompt, hidden, logits, whole=whole, private=answer.request.private
-        )
+            answer.slot, answer.prompt, hidden, logits, whole=whole,
+            private=answer.request.private, opening=answer.opening,
+        )  # fmt: skip
 
     def recall(self, answer: Answer) -> tuple[Tensor, Tensor] | None:
         """What a pass over the pending token of a prompt that was computed gave before."""

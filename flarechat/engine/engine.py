@@ -195,6 +195,7 @@ class Engine:
             eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun, since=since,
             grammar=grammar, form=self.language.form() if request.offered else None,
         )  # fmt: skip
+        answer.opening = self.language.opening(request, prompt)
         self.bookings.begin(answer)
         if request.controller:
             self.controller.load(request.controller)
@@ -210,12 +211,15 @@ class Engine:
                 acceptance="match" if match else "ratio",
                 sampling=replace(sampling, seed=seed),
                 speculation=speculation,
-                notices=() if self.store is None else self.store.notices(),
+                notices=self._notices(),
                 continued=tuple(answer.continued),
                 said=len(answer.text),
                 thought=len(answer.thinking),
             )
         )
+
+    def _notices(self) -> tuple[str, ...]:
+        return () if self.store is None else self.store.notices()
 
     def _moving(self) -> set[int]:
         """Slots that rounds play."""
@@ -229,6 +233,8 @@ class Engine:
         total = len(answer.prompt) - 1
         self.bookings.look_again(answer, self._moving())
         start, end = answer.prefilled, min(answer.prefilled + PREFILL_CHUNK, total)
+        if start < answer.opening < end:
+            end = answer.opening
         if start < end:
             lanes = Lanes(self.pool, (answer.slot,))
             inputs = torch.tensor([answer.prompt[start:end]])
@@ -273,18 +279,18 @@ class Engine:
 
     def _close(self, answer: Answer, error: ErrorInfo | None = None) -> None:
         """End an answer: settle its slot, say what it came to, free the slot."""
-        slot, snapshot = answer.slot, ""
+        slot = answer.slot
         if error is None:
             if answer not in self.prefilling:
                 self.bookings.settle(answer)
-                snapshot = self.bookings.take(answer)
+                self.bookings.take(answer)
         else:
             self.residents.forget(slot)
         self.pool.release(slot)
         totals = self.drafter.close(slot)
         self.playing = [a for a in self.playing if a is not answer]
         self.prefilling = deque(a for a in self.prefilling if a is not answer)
-        for event in answer.finish(*totals, self.controller.state(), error, snapshot):
+        for event in answer.finish(*totals, self.controller.state(), error, self._notices()):
             self.emit(event)
 
     def _refuse(self, request: Request, error: FlarechatError | None) -> None:

@@ -64,9 +64,12 @@ class Keeper:
 
     # From slots into the tree.
 
-    def take(self, slot: int, tokens: Sequence[int], *, private: bool = False) -> str:
+    def take(
+        self, slot: int, tokens: Sequence[int], *, private: bool = False, opening: int = 0
+    ) -> str:
         """Keep what `slot` holds, which is the state after exactly these tokens. The digest of the
-        node with its end, if that is written or about to be; else ""."""
+        node with its end, if that is written or about to be; else "". No node has tokens on both
+        sides of the first `opening` tokens' end: other texts begin with these."""
         if not tokens or not self.tree.budget:
             return ""
         node: Node | None
@@ -74,6 +77,7 @@ class Keeper:
         if rows == len(tokens):
             self._use(node, private=private)
         else:
+            self._part(slot, tokens, opening, private=private)
             node = self._add(slot, tokens, {}, whole=True, private=private)
         store = self.store
         kept = node is not None and store is not None and not node.private and store.keeps(node)
@@ -81,7 +85,7 @@ class Keeper:
 
     def remember(
         self, slot: int, prompt: Sequence[int], hidden: Tensor, logits: Tensor, *, whole: bool,
-        private: bool = False,
+        private: bool = False, opening: int = 0,
     ) -> None:  # fmt: skip
         """Keep what a pass over the last token of a prompt gave, hidden [F] and logits [V]. The
         slot holds the prompt's rows; its state stands at the prompt's end only if it is `whole`."""
@@ -90,9 +94,16 @@ class Keeper:
         node = self.tree.passed(prompt, public=not private)
         if node is None:
             passed = {HIDDEN: hidden, LOGITS: logits}
+            self._part(slot, prompt, opening, private=private)
             self._add(slot, prompt, passed, whole=whole, private=private)
         elif node.private and not private:
             self._use(node, private=False)
+
+    def _part(self, slot: int, tokens: Sequence[int], opening: int, *, private: bool) -> None:
+        """Keep the rows of the opening as a node of their own, if no node has them."""
+        parent, offset = self.tree.place(tokens, public=not private)
+        if parent.start + offset < opening < len(tokens):
+            self._add(slot, tokens[:opening], {}, whole=False, private=private)
 
     def _use(self, node: Node, *, private: bool) -> None:
         """A node holds what was to be kept."""

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from flarechat.engine.residents import common_prefix
 from flarechat.engine.text.callforms import HERMES
 from flarechat.engine.text.calls import ToolForm
 from flarechat.engine.text.tokenizer import Tokenizer
 from flarechat.errors import PromptTooLongError
 from flarechat.protocol import Message, Request
+
+# What nobody says first: texts whose first tokens have nothing in common.
+_ELSE = ("0", "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,20 @@ class Language:
         if not request.messages or request.messages[-1].role != "assistant":
             return prompt, 0
         return prompt, len(prompt) - len(self._encode(request, request.messages[:-1]))
+
+    def opening(self, request: Request, prompt: Sequence[int]) -> int:
+        """How many tokens of its prompt every chat with the same system prompt begins with: no more
+        than two begin with whose users say something else. 0 where that cannot be told."""
+        said = takewhile(lambda message: message.role == "system", request.messages)
+        above = tuple(said)
+        try:
+            others = [
+                self._encode(request, (*above, Message(role="user", content=text)))
+                for text in _ELSE
+            ]
+        except Exception:
+            return 0
+        return min(common_prefix(prompt, other) for other in others)
 
     def _encode(self, request: Request, messages: Sequence[Message]) -> list[int]:
         tools = (request.offered,) if request.offered else ()

@@ -21,11 +21,13 @@ from torch import Tensor
 
 from flarechat.engine.snapshots import Node
 from flarechat.errors import StorageError
+from flarechat.paths import made
 from flarechat.vault import nodefile
 from flarechat.vault.folder import VaultFolder
 from flarechat.vault.identity import Identity
 
 _NICE = 15
+_REFUSED = "Prefixes cannot be kept on disk for now"
 _Job = tuple[Node, torch.cuda.Event | None]
 
 
@@ -33,7 +35,9 @@ class NodeWriter:
     """Writes below `folder`, within `budget` bytes of all models together.
 
     `owner` is the digest of the identity, `home` its folder. `on_disk` are the digests of its
-    nodes, as far as they were written or found, and `trimmed` those that were there and had to go.
+    nodes, as far as they were written or found, `trimmed` those that were there and had to go, and
+    `vanished` those that somebody else deleted: they are not written again as long as they stand
+    there.
     `tell` takes a sentence about what failed. A write that fails is tried again when the node, or
     one that hangs on it, is used again.
     """
@@ -43,7 +47,7 @@ class NodeWriter:
         tell: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.folder, self.identity, self.model, self.budget = folder, identity, model, budget
-        self.on_disk, self.trimmed = set[str](), set[str]()
+        self.on_disk, self.trimmed, self.vanished = set[str](), set[str](), set[str]()
         self.owner = identity.digest
         self.home = folder.root / self.owner
         self._tell, self._refused, self._grown = tell, False, False
@@ -65,6 +69,16 @@ class NodeWriter:
     def place(self, node: Node) -> Path:
         """Where the node's file is or would be."""
         return self.folder.place(self.owner, node.digest)
+
+    def check(self) -> None:
+        """Say so at once where something is in the way of the folder; clear what writes that were
+        cut off left."""
+        try:
+            if os.path.lexists(self.folder.root):
+                made(self.folder.root)
+            self.folder.sweep()
+        except StorageError as error:
+            self._fail(f"{_REFUSED}: {error}")
 
     def awaits(self, node: Node) -> bool:
         """Whether the node is still to be written."""
@@ -95,10 +109,10 @@ class NodeWriter:
         try:
             self._keep(node, made)
         except StorageError as error:
-            self._fail(f"Prefixes cannot be kept on disk for now: {error}")
+            self._fail(f"{_REFUSED}: {error}")
         except Exception as error:
             traceback.print_exc()
-            self._fail(f"Prefixes cannot be kept on disk for now: {_named(error)}.")
+            self._fail(f"{_REFUSED}: {_named(error)}.")
         finally:
             self._queued.discard(node.digest)
 
@@ -117,7 +131,14 @@ class NodeWriter:
 
     def _keep(self, node: Node, made: torch.cuda.Event | None) -> None:
         path = node.path()
-        missing = [each for each in path if each.digest not in self.on_disk]
+        there = [self.place(each).exists() for each in path]
+        gone = {n.digest for n, is_there in zip(path, there, strict=True) if not is_there}
+        self._miss(gone & self.on_disk)
+        if not self.vanished.isdisjoint(each.digest for each in path):
+            return
+        # What another process wrote meanwhile is as good as our own.
+        self.on_disk.update(each.digest for each in path if each.digest not in gone)
+        missing = [each for each in path if each.digest in gone]
         if not all(self._write(each, made) for each in missing):
             return
         self.folder.touch(self.place(each) for each in reversed(path))
@@ -125,15 +146,14 @@ class NodeWriter:
             self._refused = False
 
     def _write(self, node: Node, made: torch.cuda.Event | None) -> bool:
-        """Write one node, if it may and can be."""
+        """Write one node, if it may and can be, and what it hangs on is there."""
         if node.private or node.tensors is None:
             return False
-        if not self.place(node).exists():  # else another process was first
-            data = self._data(node, made)
-            if data is None:
-                return False
-            self.folder.write(self.owner, node.digest, data)
-            self._grown = True
+        data = self._data(node, made)
+        behind = [self.place(above) for above in node.path()[:-1]]
+        if data is None or not self.folder.write(self.owner, node.digest, data, behind):
+            return False
+        self._grown = True
         self.on_disk.add(node.digest)
         self.trimmed.discard(node.digest)
         return True
@@ -157,29 +177,26 @@ class NodeWriter:
         """Keep to the budget, if anything was written since."""
         if not self._grown:
             return
-        self._grown, before = False, set(self.on_disk)
+        self._grown = False
         try:
+            before = self.look()
             if self.folder.trim(self.budget):
-                self.trimmed |= self.look(before)
+                there = self.folder.digests(self.owner)
+                self.trimmed |= before - there
+                self.on_disk -= before - there
         except Exception:
             traceback.print_exc()
 
-    def look(self, before: set[str]) -> set[str]:
-        """Learn which nodes are on disk now; returns those that were there `before` and went."""
-        there = self._there()
-        gone = before - there
-        self.on_disk -= gone
+    def look(self) -> set[str]:
+        """Learn which nodes are on disk now, and which somebody deleted."""
+        before, there = set(self.on_disk), self.folder.digests(self.owner)
+        self._miss(before - there)
         self.on_disk |= there
-        return gone
+        return there
 
-    def _there(self) -> set[str]:
-        """Digests of this identity's nodes, by the names of their files."""
-        try:
-            names = os.listdir(self.home)
-        except OSError:
-            return set()
-        stems = (name.removesuffix(nodefile.SUFFIX) for name in names)
-        return {stem for stem in stems if len(stem) == len(self.owner) and stem.isalnum()}
+    def _miss(self, gone: set[str]) -> None:
+        self.on_disk -= gone
+        self.vanished |= gone
 
 
 def _named(error: Exception) -> str:

@@ -166,6 +166,8 @@ class SnapshotTree:
             self.make_room(lost.nbytes, path)
             tensors = None if self.store is None else self.store.load(lost)
             if tensors is None:
+                if self.store is not None:
+                    self.store.expect(())
                 self.drop(lost)
                 self.shrink()
                 return False

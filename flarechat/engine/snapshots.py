@@ -74,6 +74,13 @@ class Node:
         """How many tokens stand before and in it."""
         return self.start + len(self.tokens)
 
+    def hide(self) -> None:
+        """What it holds, and all that hangs on it, may not be written to disk any more."""
+        hidden = [self]
+        for node in hidden:
+            node.private = True
+            hidden += [n for heads in node.children.values() for ns in heads.values() for n in ns]
+
     def path(self) -> list[Node]:
         """The nodes from the root's child down to this one."""
         nodes, node = list[Node](), self

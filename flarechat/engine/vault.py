@@ -26,8 +26,13 @@ from flarechat.vault.identity import Identity
 from flarechat.vault.nodefile import Damaged, Header, Unreadable, read_header
 
 # Seconds that a first prompt waits for the list of what is there: no more than computing takes.
-_PATIENCE = 3.0
+_PATIENCE = 1.0
 _TICK_NS = 50_000_000
+
+_STILL_LISTING = (
+    "Kept prefixes are still being listed, so this one is computed anew; "
+    "`flarechat cache trim --to MIB` leaves fewer."
+)
 
 Fits = Callable[[Node, Mapping[str, Tensor]], bool]
 
@@ -75,8 +80,12 @@ class Vault:
     def begin(self) -> None:
         """Read the headers of what is there, in a thread."""
         if self._reader is None:
-            self._reader = threading.Thread(target=self._look, name="snapshot list", daemon=True)
+            self._reader = threading.Thread(target=self._begin, name="snapshot list", daemon=True)
             self._reader.start()
+
+    def _begin(self) -> None:
+        self.writer.check()
+        self._look()
 
     def news(self, tree: SnapshotTree) -> list[Node]:
         """Nodes that are on disk and not in the tree, parents before children. What hangs on none
@@ -85,9 +94,22 @@ class Vault:
         assert self._reader is not None
         self._reader.join(_PATIENCE)
         if self._reader.is_alive():
+            self._tell("listed", _STILL_LISTING)
             return []
         self._look(tree.nodes)
+        self._hide(tree)
         return list(self._hung(tree))
+
+    def _hide(self, tree: SnapshotTree) -> None:
+        """What somebody deleted from the disk is not written there again, nor what hangs on it, but
+        for a text that has all its tokens."""
+        for digest in list(self.writer.vanished):
+            node = tree.nodes.get(digest)
+            if node is not None and node.tensors is None:
+                tree.drop(node)
+            elif node is not None:
+                node.hide()
+            self.writer.vanished.discard(digest)
 
     def _look(self, known: Mapping[str, Node] | None = None) -> None:
         """Read the headers of files that came since, if the folder says that any did."""
@@ -100,8 +122,7 @@ class Vault:
         changed = self._changed()
         if changed is not None and changed == self._listed:
             return
-        self.writer.look(set(self.writer.on_disk))
-        there = set(self.writer.on_disk)
+        there = self.writer.look()
         self._headers = {d: header for d, header in self._headers.items() if d in there}
         self._useless &= there
         for digest in there - known.keys() - self._headers.keys() - self._useless:
@@ -190,8 +211,8 @@ class Vault:
     # What went wrong.
 
     def notices(self) -> tuple[str, ...]:
-        """Sentences for the user, since the last call: at most one about reading and one about
-        writing."""
+        """Sentences for the user, since the last call: at most one about each of listing, reading
+        and writing."""
         told, self._told = self._told, {}
         return tuple(told.values())
 

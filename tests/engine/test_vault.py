@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from flarechat.protocol import Boot, Finished, Ready, Started
 from flarechat.vault import nodefile
 from flarechat.vault.folder import VaultFolder
 from tests.engine.conftest import Desk
-from tests.engine.restoring import Said, ask, emptied, llama, lose, text_of, with_vault
+from tests.engine.restoring import Said, ask, asking, emptied, llama, lose, text_of, with_vault
 from tests.engine.test_host import request, until
 
 PROMPT = text_of(70)
@@ -60,6 +60,11 @@ def say(desk: Desk, prompt: Sequence[int], **how: object) -> Said:
     said = ask(desk, prompt, max_tokens=8, **how)
     assert plain(tuple(prompt)) == said.tokens
     return said
+
+
+def told_by(*said: Said) -> list[str]:
+    """What the user was told, at the beginnings and the ends of these."""
+    return [n for one in said for n in (*one.started.notices, *one.finished.notices)]
 
 
 def files(root: Path) -> list[Path]:
@@ -163,9 +168,10 @@ def test_a_file_that_is_gone_costs_time(when: str, tmp_path: Path) -> None:
     path = files(tmp_path)[0].with_name(said.finished.snapshot + nodefile.SUFFIX)
     desk = engine(tmp_path)
     if when == "after":
-        tree = desk.engine.bookings.keeper.tree
-        tree.join(vault_of(desk).news(tree))
-    path.unlink()
+        vault = vault_of(desk)
+        vault.expect = lambda _: path.unlink(missing_ok=True)  # type: ignore[method-assign]
+    else:
+        path.unlink()
     told = say(desk, following).started.notices
 
     # What was never heard of is not missed.
@@ -265,10 +271,12 @@ class Gate(VaultFolder):
         super().__init__(root)
         self.open, self.asked = threading.Event(), threading.Event()
 
-    def write(self, identity: str, digest: str, data: bytes) -> Path:
+    def write(
+        self, identity: str, digest: str, data: bytes, behind: Collection[Path] = ()
+    ) -> Path | None:
         self.asked.set()
         assert self.open.wait(LONG)
-        return super().write(identity, digest, data)
+        return super().write(identity, digest, data, behind)
 
 
 def gated(desk: Desk, root: Path) -> Gate:
@@ -329,7 +337,7 @@ def test_a_full_disk_is_told_once_and_written_to_again_when_there_is_room(
 ) -> None:
     desk, write = engine(tmp_path), VaultFolder.write
 
-    def full(folder: VaultFolder, identity: str, digest: str, data: bytes) -> Path:
+    def full(*_: object) -> Path:
         raise StorageError("The disk is nearly full: x needs 1 MB.", "Free space.")
 
     monkeypatch.setattr(VaultFolder, "write", full)
@@ -338,7 +346,7 @@ def test_a_full_disk_is_told_once_and_written_to_again_when_there_is_room(
     second = say(desk, [*PROMPT, *first.tokens, 5])
     _settled(desk)
     third = say(desk, [*PROMPT, *first.tokens, 6])
-    told = [said.started.notices for said in (first, second, third)]
+    told = told_by(first, second, third)
     monkeypatch.setattr(VaultFolder, "write", write)
     _settled(desk)
     last = say(desk, [*PROMPT, *first.tokens, 6, 7])
@@ -348,8 +356,8 @@ def test_a_full_disk_is_told_once_and_written_to_again_when_there_is_room(
         "Prefixes cannot be kept on disk for now: The disk is nearly full: x needs 1 MB. "
         "Free space."
     )
-    assert [(), (sentence,), ()] == told
-    assert () == last.started.notices
+    assert [sentence] == told
+    assert [] == told_by(last)
     assert last.finished.snapshot in {path.stem for path in files(tmp_path)}
     again = say(engine(tmp_path, 2), [*PROMPT, *first.tokens, 6, 7])
     assert len(PROMPT) + 9 == again.started.restored_tokens
@@ -371,10 +379,10 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path) -> None:
     _settled(desk)
     second, third = say(desk, PROMPT[:40]), say(desk, PROMPT[:30])
 
-    assert () == first.started.notices
-    (notice,) = second.started.notices
+    (notice,) = told_by(first)
     assert notice.startswith("Prefixes cannot be kept on disk for now: ")
-    assert () == third.started.notices
+    assert notice.endswith("file is no folder. Move it away.")
+    assert [] == told_by(second, third)
     assert desk.engine.close(LONG)
 
 
@@ -407,13 +415,13 @@ def test_whatever_fails_behind_it_the_engine_is_right(
         raise SystemExit if part == "thread" else RuntimeError("out of order")
 
     monkeypatch.setattr(owner, name, failing)
-    told = [say(desk, prompt).started.notices for prompt in (following, PROMPT[:30])]
+    told = told_by(*(say(desk, prompt) for prompt in (following, PROMPT[:30])))
     _ended(desk) if part == "thread" else _settled(desk)
     last = say(desk, PROMPT[:20])
     assert (part != "thread") == bool(last.finished.snapshot)
-    told.append(last.started.notices)
+    told += told_by(last)
     sentence = "Prefixes cannot be kept on disk for now: out of order."
-    assert ([sentence] if part == "keep" else []) == [n for ns in told for n in ns]
+    assert ([sentence] if part == "keep" else []) == told
     began = time.monotonic()
     desk.engine.close(LONG)
     assert time.monotonic() - began < LONG / 2
@@ -490,3 +498,97 @@ def test_a_process_writes_before_it_leaves_and_the_next_one_goes_on(
 
     assert ["", "disk"] == [started.restored_from for started, _ in told]
     assert 1 == len({finished.text for _, finished in told})
+
+
+# What somebody deletes meanwhile.
+
+
+def test_what_was_deleted_is_not_written_again_but_by_a_text_that_has_all_of_it(
+    tmp_path: Path,
+) -> None:
+    desk, secret = engine(tmp_path), [*PROMPT, *text_of(30, 7)]
+    said = say(desk, secret)
+    _settled(desk)
+    for path in files(tmp_path):
+        path.unlink()
+    say(desk, [*PROMPT[:40], *text_of(20, 8)])
+    _settled(desk)
+
+    held = [path.read_bytes() for path in files(tmp_path)]
+    assert held
+    for hidden in (secret[41:50], secret[69:72], said.tokens[:3]):
+        assert not any(spelled(hidden) in data for data in held)
+
+    again = say(desk, secret)
+    assert desk.engine.close(LONG)
+    assert len(secret) - 1 == again.started.restored_tokens
+    assert again.finished.snapshot in {path.stem for path in files(tmp_path)}
+    assert [] == VaultFolder(tmp_path).verify()
+
+
+def test_what_goes_while_an_answer_is_under_way_leaves_no_node_behind_it(tmp_path: Path) -> None:
+    desk = engine(tmp_path)
+    first = say(desk, PROMPT)
+    _settled(desk)
+    gate = gated(desk, tmp_path)
+    say(desk, [*PROMPT, *first.tokens, *text_of(20, 3)])
+    assert gate.asked.wait(LONG)
+    VaultFolder(tmp_path).clear()
+    gate.open.set()
+    assert desk.engine.close(LONG)
+
+    assert [] == files(tmp_path)
+
+
+def test_an_answer_that_is_cut_off_in_its_prompt_names_what_was_kept_of_it(tmp_path: Path) -> None:
+    desk, prompt = engine(tmp_path), text_of(600, 4)
+    request = asking(desk, prompt)
+    desk.engine.submit(request)
+    while not desk.engine.prefilling or desk.engine.prefilling[0].prefilled < 256:
+        desk.engine.step()
+    desk.engine.cancel(request.id)
+    assert desk.engine.close(LONG)
+
+    assert desk.finished(request.id).snapshot in {path.stem for path in files(tmp_path)}
+
+
+def test_a_list_that_takes_too_long_is_waited_for_a_second_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following, _ = filled(tmp_path)
+    desk, go_on = engine(tmp_path), threading.Event()
+    look = Vault._look
+    monkeypatch.setattr(Vault, "_look", lambda *which: (go_on.wait(LONG), look(*which))[1])
+    vault = vault_of(desk)
+    began = time.monotonic()
+    assert [] == vault.news(desk.engine.bookings.keeper.tree)
+    assert 0.9 < time.monotonic() - began < 2
+    go_on.set()
+    (notice,) = vault.notices()
+    assert notice.startswith("Kept prefixes are still being listed")
+    assert vault._reader is not None
+    vault._reader.join(LONG)
+    assert "disk" == say(desk, following).started.restored_from
+
+
+def test_nothing_more_is_read_ahead_once_a_file_could_not_be_used(tmp_path: Path) -> None:
+    following, _ = filled(tmp_path)
+    flipped(min(files(tmp_path), key=depth))
+    desk = engine(tmp_path)
+    expected, expect = list[int](), vault_of(desk).expect
+    vault_of(desk).expect = lambda nodes: (  # type: ignore[method-assign]
+        expected.append(len(nodes)), expect(nodes),
+    )[1]  # fmt: skip
+    say(desk, following)
+
+    assert 1 < expected[0] and 0 in expected
+
+
+def test_what_a_killed_write_left_is_swept_when_an_engine_starts(tmp_path: Path) -> None:
+    filled(tmp_path)
+    part = files(tmp_path)[0].with_name(".x.12345678.part")
+    part.write_bytes(b"half")
+    desk = engine(tmp_path)
+    vault_of(desk).news(desk.engine.bookings.keeper.tree)
+
+    assert not part.exists()
