@@ -59,8 +59,7 @@ def test_answers_over_all_constraints_are_judged_by_others(
     told = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[:2]]
     counts = {ending: int(count) for count, ending in told}
     assert {"valid", "cut off, and told so"} == counts.keys()
-    assert len(CASES) == sum(counts.values())
-    assert counts["valid"] > len(CASES) // 2
+    assert len(CASES) <= counts["valid"] < sum(counts.values())
 
 
 def test_an_answer_that_others_do_not_take_fails_it(
