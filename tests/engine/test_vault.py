@@ -15,16 +15,19 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from flarechat import paths
 from flarechat.engine import keeper as keeper_module
 from flarechat.engine.host import EngineHost
 from flarechat.engine.vault import Vault
 from flarechat.errors import StorageError
 from flarechat.protocol import Boot, Finished, Ready, Started
+from flarechat.sessions import store
 from flarechat.vault import nodefile
 from flarechat.vault.folder import VaultFolder
 from tests.engine.conftest import Desk
 from tests.engine.restoring import Said, ask, asking, emptied, llama, lose, text_of, with_vault
 from tests.engine.test_host import request, until
+from tests.sessions.saving import saved
 
 PROMPT = text_of(70)
 LONG = 10.0
@@ -592,3 +595,19 @@ def test_what_a_killed_write_left_is_swept_when_an_engine_starts(tmp_path: Path)
     vault_of(desk).news(desk.engine.bookings.keeper.tree)
 
     assert not part.exists()
+
+
+def test_a_session_whose_answer_never_ended_is_deleted_with_what_was_kept_of_it() -> None:
+    """As kill -9 in the middle of an answer leaves it: no line names a snapshot."""
+    root = paths.snapshots_dir()
+    desk = engine(root)
+    desk.engine.submit(asking(desk, text_of(600, 4)))
+    while not desk.engine.playing:
+        desk.engine.step()
+    assert desk.engine.close(LONG)
+    path = saved("trip", "Hi")
+    assert 1 < len(files(root))
+
+    assert 0 == store.remove(path).left
+    assert [] == files(root)
+    emptied(desk).run()
