@@ -28,7 +28,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class Asked:
     def __init__(self, boot: Boot) -> None:
         self.events: list[Event] = []
         self.engine = boot_engine(boot, self.events.append)
-        gc.freeze()  # as the engine process does
+        gc.freeze()  # as the engine process does; `measured` undoes it
         (ready,) = [event for event in self.events if isinstance(event, Ready)]
         self.recommended = ready.model.recommended
 
@@ -191,21 +191,22 @@ class Arm:
 Found = dict[str, list[Said]]
 
 
-def measured(boot_of: Callable[[str], Boot], repeats: int, acceptance: str) -> Found:
+def measured(boot: Boot, repeats: int, acceptance: str) -> Found:
     """Every prompt by every arm, so many times, in an order that turns round from prompt to prompt;
     each repeat with fresh engines and seeds of its own."""
     found: Found = {arm: [] for arm in ARMS}
     for repeat in range(repeats):
-        with tempfile.TemporaryDirectory() as cache:
-            arms = {name: Arm(boot_of(cache), name, acceptance) for name in ARMS}
-            for number, (prompt, schema) in enumerate(PROMPTS.values()):
-                seed = 1 + number + len(PROMPTS) * repeat
-                for name in list(arms)[:: -1 if seed % 2 else 1]:
-                    found[name].append(arms[name].answer(prompt, schema, seed))
-                texts = {said[-1].text for said in found.values()}
-                assert acceptance != "match" or len(texts) == 1, "by match all arms say the same"
-            for arm in arms.values():
-                arm.asked.engine.close(60)
+        arms = {name: Arm(boot, name, acceptance) for name in ARMS}
+        for number, (prompt, schema) in enumerate(PROMPTS.values()):
+            seed = 1 + number + len(PROMPTS) * repeat
+            for name in list(arms)[:: -1 if seed % 2 else 1]:
+                found[name].append(arms[name].answer(prompt, schema, seed))
+            texts = {said[-1].text for said in found.values()}
+            assert acceptance != "match" or len(texts) == 1, "by match all arms say the same"
+        while arms:
+            arms.popitem()[1].asked.engine.close(60)
+        gc.unfreeze()
+        gc.collect()
         print(f"{acceptance}: repeat {repeat + 1} of {repeats}", flush=True)
     return found
 
@@ -348,6 +349,17 @@ def print_refused() -> bool:
     return named == len(texts)
 
 
+def validate(boot: Boot, answers: int, longest: int) -> int:
+    """Judge answers and refusals and print what came of them; 1 where one was wrong."""
+    from tests.engine.grammar.schemas import CASES
+
+    since = time.perf_counter()
+    found = judged(boot, answers, CASES, longest)
+    print_valid(found, time.perf_counter() - since)
+    sound = set(+found.counts) <= {"valid", "cut off, and told so"}
+    return 0 if print_refused() and sound else 1
+
+
 def main() -> int:
     """Measure or judge, print, and write the table where asked; 1 where an answer was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -364,22 +376,14 @@ def main() -> int:
     args = parser.parse_args()
     model = args.model if Path(args.model).exists() else str(store.resolve(args.model))
 
-    def boot_of(cache: str, lanes: int = 1) -> Boot:
-        return Boot(model=model, cache=cache, device=args.device, dtype=args.dtype,
-                    context=CONTEXT, lanes=lanes, prefix_cache=0)  # fmt: skip
-
-    if args.valid:
-        from tests.engine.grammar.schemas import CASES
-
-        with tempfile.TemporaryDirectory() as cache:
-            since = time.perf_counter()
-            found = judged(boot_of(cache, 4), args.valid, CASES, args.longest)
-            print_valid(found, time.perf_counter() - since)
-        sound = set(+found.counts) <= {"valid", "cut off, and told so"}
-        return 0 if print_refused() and sound else 1
-    rows = []
-    for acceptance in ("match", "ratio") if args.acceptance == "both" else (args.acceptance,):
-        rows += rows_of(measured(boot_of, args.repeat, acceptance), args.device, acceptance)
+    with tempfile.TemporaryDirectory() as cache:
+        boot = Boot(model=model, cache=cache, device=args.device, dtype=args.dtype, context=CONTEXT,
+                    lanes=4 if args.valid else 1, prefix_cache=0)  # fmt: skip
+        if args.valid:
+            return validate(boot, args.valid, args.longest)
+        rows: list[dict[str, Any]] = []
+        for acceptance in ("match", "ratio") if args.acceptance == "both" else (args.acceptance,):
+            rows += rows_of(measured(boot, args.repeat, acceptance), args.device, acceptance)
     print_rows(rows)
     if args.out:
         with args.out.open("w", newline="", encoding="utf-8") as file:
