@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Collection, Sequence
 
 from flarechat.config import Settings
+from flarechat.errors import UsageError
 from flarechat.protocol.tools import require_tools
 from flarechat.tools.toolbox import Toolbox
 
@@ -18,6 +20,14 @@ def equipped(settings: Settings, sources: Sequence[str], choice: str) -> tuple[T
     toolbox = Toolbox.of(sources)
     require_tools(toolbox.tools, choice)
     return toolbox, dataclasses.replace(settings, tools=tuple(sources), tool_choice=choice)
+
+
+def sources_of(text: str) -> tuple[str, ...]:
+    """Files and names as the user wrote them, with blanks between; quotes keep one together."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise UsageError(f"A quote in {text} is not closed.", "Close it.") from None
 
 
 def tools_text(toolbox: Toolbox, settings: Settings, allowed: Collection[str]) -> str:

@@ -76,7 +76,7 @@ def _json_words(turn: Turn) -> tuple[str, str]:
 
 def held_to_calls(label: str, state: str, turns: Sequence[Turn], counted: Counted) -> Held:
     """How an answer that may call tools stands, with the calls since the last message."""
-    words = {"ASKING": "a call waits for you", "TOOL": "a tool runs", "GEN": "text or calls"}
+    words = {"ASKING": "a call waits for you", "TOOL": "a tool runs"}
     made, results = 0, list[str]()
     for turn in reversed(turns):
         if turn.role == "user":
@@ -86,5 +86,10 @@ def held_to_calls(label: str, state: str, turns: Sequence[Turn], counted: Counte
     counts = [f"{results.count(word)} {word}" for word in dict.fromkeys(results[::-1])]
     verdict = ", ".join([f"{made} calls" if made != 1 else "1 call", *counts]) if made else ""
     return Held(
-        label, words.get(state, ""), verdict, counted.forced, counted.removed, counted.redrawn
+        label,
+        words.get(state, "text or calls"),
+        verdict,
+        counted.forced,
+        counted.removed,
+        counted.redrawn,
     )

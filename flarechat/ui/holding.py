@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flarechat.config import Settings
 from flarechat.tools.toolbox import Toolbox
 from flarechat.ui.constraints import NamedConstraint, named, taken_from
-from flarechat.ui.equipment import equipped, tools_text
+from flarechat.ui.equipment import equipped, sources_of, tools_text
 
 if TYPE_CHECKING:
     from flarechat.ui.screens.chat import ChatScreen
@@ -75,7 +75,7 @@ class Holding:
     async def _tools(self, argument: str) -> None:
         bridge = self._screen.bridge
         word, _, rest = argument.partition(" ")
-        sources = () if argument == "off" else tuple(argument.split())
+        sources = () if argument == "off" else sources_of(argument)
         if not argument:
             told = tools_text(bridge.toolbox, bridge.settings, bridge.conversation.allowed)
             self._screen.transcript.note(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -61,9 +62,9 @@ def tool_file(folder: Path, script: str = "", **more: Any) -> str:
     tool: dict[str, Any] = {"name": "odd", "description": "Odd.", **more}
     if script:
         tool["command"] = [sys.executable, "-c", script]
-    file = folder / "tools.json"
+    file = folder / "my tools.json"
     file.write_text(json.dumps([tool]), "utf-8")
-    return str(file)
+    return shlex.quote(str(file))
 
 
 def odd_engine(*made: Sequence[Any]) -> ScriptedEngine:
@@ -307,6 +308,18 @@ async def test_the_question_looks_as_stored() -> None:
 
 
 @played
+async def test_the_keys_are_seen_in_a_small_terminal(tmp_path: Path) -> None:
+    long = calls(("c1", "odd", {f"argument {n}": "x" * 30 for n in range(9)}))
+    async with chatting(ScriptedEngine([long]), size=(40, 12)) as chat:
+        await chat.say(f"/tools {tool_file(tmp_path, 'pass')}")
+        await chat.app.workers.wait_for_complete()
+        await asked(chat)
+
+        assert "y yes  a always  n no  esc stop" in chat.text and "runs: " in chat.text
+        assert "wants to call odd" in chat.text
+
+
+@played
 async def test_what_was_allowed_is_forgotten_when_tools_are_given_anew(tmp_path: Path) -> None:
     engine = ScriptedEngine([calls(("c1", "odd", {})), words("a"), calls(("c2", "odd", {}))])
     async with chatting(engine, size=(100, 40)) as chat:
@@ -345,7 +358,7 @@ async def test_wrong_tools_are_a_sentence_and_change_nothing(tmp_path: Path) -> 
     async with chatting(settings=CALCULATOR, size=(100, 32)) as chat:
         bad = tmp_path / "bad.json"
         bad.write_text('[{"name": "a b"}]', "utf-8")
-        for wrong in (str(bad), "/nowhere.json", "choice other"):
+        for wrong in (str(bad), "/nowhere.json", "choice other", "'open"):
             await chat.say(f"/tools {wrong}")
             await chat.app.workers.wait_for_complete()
         await chat.beat()
@@ -353,6 +366,7 @@ async def test_wrong_tools_are_a_sentence_and_change_nothing(tmp_path: Path) -> 
         shown = " ".join(chat.text.split())
         assert "tool 1 (a b): 'a b' cannot be the name of a tool." in shown
         assert "/nowhere.json cannot be read" in shown and "--tool-choice other is unknown" in shown
+        assert "A quote in 'open is not closed." in shown
         assert ("calculator",) == chat.bridge.settings.tools
         await chat.say("/tools off")
         await chat.app.workers.wait_for_complete()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from textual.widgets import Input, Select
@@ -9,7 +10,7 @@ from textual.widgets import Input, Select
 from flarechat.config import Settings
 from flarechat.tools.toolbox import Toolbox
 from flarechat.ui.constraints import NamedConstraint, named
-from flarechat.ui.equipment import equipped
+from flarechat.ui.equipment import equipped, sources_of
 from flarechat.ui.screens.forms import Form
 
 _FORMS = [
@@ -52,7 +53,7 @@ class ConstraintScreen(Form):
             now.source if now else "", placeholder="file or expression", compact=True, id="source"
         )
         tools = Input(
-            " ".join(settings.tools), placeholder="FILE, or calculator,clock; empty for none",
+            shlex.join(settings.tools), placeholder="FILE, or calculator,clock; empty for none",
             compact=True, id="tools",
         )  # fmt: skip
         choice = Input(
@@ -77,7 +78,7 @@ class ConstraintScreen(Form):
     def work(self, values: dict[str, str]) -> str:
         form, source = values["form"], values["source"]
         constraint = named(form, source if form not in ("none", "json") else "")
-        sources, choice = tuple(values["tools"].split()), values["choice"] or "auto"
+        sources, choice = sources_of(values["tools"]), values["choice"] or "auto"
         if (sources, choice) != (self.settings.tools, self.settings.tool_choice):
             choice = choice if sources or choice == "none" else "auto"
             self.toolbox, self.settings = equipped(self.settings, sources, choice)

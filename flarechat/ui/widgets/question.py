@@ -26,6 +26,7 @@ QUIET_S = 0.5
 SETTLE_S = 0.12
 KEYS = {"y": "yes", "a": "always", "n": "no"}
 _ARGUMENT_LINES = 4
+_LOW = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +87,33 @@ class Question(Vertical, can_focus=True):
 
     def _told(self, asked: Asked) -> Content:
         """What is asked, in few lines: the transcript has the arguments laid out."""
-        width = max(self.size.width - 4, 20)
+        width = max(self.size.width, 20)
         name = strip_controls(asked.call.name)
         if asked.running:
             return Content.assemble("Running ", (name, "bold"), "  esc stops it")
         ask = "asks you for the result of" if asked.by_hand else "wants to call"
         lines = [Content.assemble(f"The model {ask} ", (name, "bold"))]
-        given = Content(arguments_text(asked.call)).wrap(width)
-        lines += given[:_ARGUMENT_LINES]
-        if len(given) > _ARGUMENT_LINES:
-            lines.append(Content(f"({len(given) - _ARGUMENT_LINES} more lines: all is above)"))
+        lines += self._arguments(asked.call, width)
         if asked.command:
             lines.append(Content(fit(f"runs: {strip_controls(asked.command)}", width, self.marks)))
         if not asked.by_hand:
-            keys = "y yes   a always in this chat   n no   esc stop the turn"
             where = "" if self.has_focus else "shift+tab, then "
-            lines.append(Content.styled(where + keys, "bold $text-accent"))
+            keys = where + "y yes   a always in this chat   n no   esc stop the turn"
+            if len(keys) > width:
+                keys = where + "y yes  a always  n no  esc stop"
+            lines.append(Content.styled(keys, "bold $text-accent"))
         return Content("\n").join(lines)
+
+    def _arguments(self, call: ToolCall, width: int) -> list[Content]:
+        """The beginning of the arguments; in a low terminal, as much as one line holds."""
+        given = arguments_text(call)
+        if self.app.size.height < _LOW:
+            return [Content(fit(given, width, self.marks))]
+        lines = Content(given).wrap(width)
+        if len(lines) <= _ARGUMENT_LINES:
+            return lines
+        more = Content(f"({len(lines) - _ARGUMENT_LINES} more lines: all is above)")
+        return [*lines[:_ARGUMENT_LINES], more]
 
     def _draw(self) -> None:
         if self.asked is not None:
