@@ -8,19 +8,16 @@ model's own recommendation fills it once the model is known.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
 import os
 import re
-import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flarechat import paths
-from flarechat.errors import SettingsError, reason_of
+from flarechat.config_layers import Layer, flag_of, of_environment, of_file, of_flags, typed
+from flarechat.errors import SettingsError
 from flarechat.protocol import (
     DTYPES,
     EXECUTORS,
@@ -32,14 +29,6 @@ from flarechat.protocol import (
 )
 
 FOLDER_FILE = "flarechat.toml"
-ENV_PREFIX = "FLARECHAT_"
-# Variables that something else reads.
-_NO_SETTINGS = {"home", "sampler", "cpu_kernels", "cpu_isa", "test_cache", "update"}
-_SWITCHES = {"true": True, "yes": True, "on": True, "1": True} | {
-    "false": False, "no": False, "off": False, "0": False,
-}  # fmt: skip
-
-
 # What an answer is held to: of these one place sets one, in place of what places behind it set.
 _CONSTRAINTS = ("json_schema", "regex", "grammar", "json_answer")
 _FORMS = (*_CONSTRAINTS, "tools", "tool_choice")
@@ -170,27 +159,23 @@ def load_settings(
     """The settings in force. `flags` uses the field names; None there means absent, and a
     number may still be text.
     """
+    kinds = _kinds()
     layers = (
-        _file_layer(paths.config_file()),
-        _file_layer((folder or Path.cwd()) / FOLDER_FILE),
-        _env_layer(os.environ if env is None else env),
-        _flag_layer(flags),
+        of_file(paths.config_file(), kinds),
+        of_file((folder or Path.cwd()) / FOLDER_FILE, kinds),
+        of_environment(os.environ if env is None else env, kinds),
+        of_flags(flags, kinds),
     )
-    chosen: dict[str, tuple[Any, str]] = {}
+    chosen: Layer = {}
     for layer in layers:
         if any(layer[key][0] is not False for key in (*_CONSTRAINTS, "tools") if key in layer):
             chosen = {key: value for key, value in chosen.items() if key not in _FORMS}
         chosen.update(layer)
-    values = {key: _typed(key, value, origin) for key, (value, origin) in chosen.items()}
+    values = {key: typed(key, value, kinds[key], origin) for key, (value, origin) in chosen.items()}
     try:
         return Settings(**values)
     except SettingsError as error:
         raise _with_origin(error, {key: origin for key, (_, origin) in chosen.items()}) from None
-
-
-def flag_of(key: str) -> str:
-    """The command-line flag of a setting."""
-    return "--no-mtp" if key == "mtp" else "--" + key.replace("_", "-")
 
 
 def _within(name: str, value: int | None, low: int, high: int) -> None:
@@ -210,137 +195,3 @@ def _kinds() -> dict[str, type]:
     hints = typing.get_type_hints(Settings)
     plain = {key: typing.get_args(hint) or (hint,) for key, hint in hints.items()}
     return {key: tuple if args[-1] is Ellipsis else args[0] for key, args in plain.items()}
-
-
-def _file_layer(path: Path) -> dict[str, tuple[Any, str]]:
-    """The settings of one TOML file with their origins; a file that is not there sets nothing."""
-    try:
-        text = path.read_text("utf-8")
-        table = tomllib.loads(text)
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"The settings file {path} cannot be read: {reason_of(error)}.",
-            "Make it readable or remove it.",
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(
-            f"The settings file {path} is not valid TOML: {error}.", "Correct it or remove it."
-        ) from None
-    return dict(_known(path, text, key, value) for key, value in table.items())
-
-
-def _known(path: Path, text: str, key: str, value: Any) -> tuple[str, tuple[Any, str]]:
-    """One entry of a file under its field name; an unknown key is refused with the nearest."""
-    name, origin = key.replace("-", "_"), f"{path}{_line_of(text, key)}"
-    setting, negated = _meant(name)
-    if setting:
-        return setting, (not value if negated and isinstance(value, bool) else value, origin)
-    raise SettingsError(f"{origin}: {key!r} is not a setting.", _remedy(name))
-
-
-def _meant(name: str) -> tuple[str, bool]:
-    """The setting that a name stands for, "" for none, and whether the name says no to it."""
-    kinds, switch = _kinds(), name.removeprefix("no_")
-    if name in kinds:
-        return name, False
-    return (switch, True) if kinds.get(switch) is bool else ("", False)
-
-
-def _remedy(name: str, form: Callable[[str], str] = str) -> str:
-    """What to do about an unknown name; `form` writes the nearest as it is written there."""
-    kinds = _kinds()
-    known = [*kinds, *(f"no_{key}" for key, kind in kinds.items() if kind is bool)]
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"Did you mean {form(near[0])}?"
-    return "Remove it; `flarechat --help` lists the settings."
-
-
-def _line_of(text: str, key: str) -> str:
-    """ ", line N" of a key's first appearance, or nothing when it is written in another way."""
-    pattern = re.compile(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[=\].]""")
-    lines = (n for n, line in enumerate(text.splitlines(), start=1) if pattern.match(line))
-    number = next(lines, None)
-    return f", line {number}" if number else ""
-
-
-def _flag_layer(flags: Mapping[str, object]) -> dict[str, tuple[Any, str]]:
-    """The flags that were given."""
-    kinds = _kinds()
-    return {
-        key: (_parsed(value, kinds[key]) if isinstance(value, str) else value, "")
-        for key, value in flags.items()
-        if value is not None
-    }
-
-
-def _env_layer(env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    """The settings among the environment's variables, parsed from their text. Where one says yes
-    and another no to the same, no wins.
-    """
-    found: dict[str, tuple[Any, str]] = {}
-    for variable in sorted(env):
-        name = variable.removeprefix(ENV_PREFIX).lower()
-        if not variable.startswith(ENV_PREFIX) or name in _NO_SETTINGS:
-            continue
-        setting, negated = _meant(name)
-        if not setting:
-            hint = _remedy(name, lambda near: ENV_PREFIX + near.upper())
-            raise SettingsError(f"The variable {variable} is not a setting.", hint)
-        value = _parsed(env[variable], _kinds()[setting])
-        if not negated:
-            found.setdefault(setting, (value, variable))
-        else:
-            found[setting] = (not value if isinstance(value, bool) else value, variable)
-    return found
-
-
-def _parsed(text: str, kind: type) -> Any:
-    """`text` as `kind`, or unchanged when it is none, for `_typed` to refuse."""
-    if kind is bool:
-        return _SWITCHES.get(text.strip().lower(), text)
-    if kind is tuple and text.startswith("["):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return (text,)
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            return text
-    return text
-
-
-_WORDS = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    tuple: "a list of texts",
-}
-
-
-def _typed(key: str, value: Any, origin: str) -> Any:
-    """`value` in the type of its setting; anything else is refused, naming where it is set."""
-    kind = _kinds()[key]
-    if kind is tuple:
-        parts = (value,) if isinstance(value, str) else value
-        if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
-            return tuple(parts)
-    elif kind in (int, float) and type(value) is int and value.bit_length() > 63:
-        digits = str(value) if value.bit_length() < 128 else "of that many digits"
-        raise SettingsError(
-            f"{flag_of(key)} {digits} does not fit 64 bits.", "Give a smaller number."
-        )
-    elif kind is float and type(value) in (int, float):
-        return float(value)
-    elif type(value) is kind:
-        return value
-    if origin:
-        what, remedy = f"{key} = {value!r} in {origin}", "Correct it or remove it."
-    else:
-        what, remedy = f"{flag_of(key)} {value}", "`flarechat --help` says what it takes."
-    raise SettingsError(f"{what} is not {_WORDS[kind]}.", remedy)

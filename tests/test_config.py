@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flarechat import paths
-from flarechat.config import Settings, flag_of, load_settings
+from flarechat.config import Settings, load_settings
+from flarechat.config_layers import flag_of
 from flarechat.errors import SettingsError
 from flarechat.protocol import Sampling, Speculation
 

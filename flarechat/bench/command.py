@@ -22,7 +22,8 @@ from flarechat.bench.runner import Doors, Measured, measure
 from flarechat.bench.summary import arms_of, rows_of
 from flarechat.bench.ui_tax import UiTax, measure_ui_tax
 from flarechat.bench.workloads import Workload, load_workloads
-from flarechat.config import Settings, flag_of
+from flarechat.config import Settings
+from flarechat.config_layers import flag_of
 from flarechat.errors import EXIT_INTERRUPTED, EXIT_OK, SettingsError, UsageError
 from flarechat.protocol import EngineDoor
 
