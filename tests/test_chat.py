@@ -698,15 +698,20 @@ def test_the_recommendation_of_an_unknown_model_is_not_made_up() -> None:
     assert expected == lines("hi")[0]["sampling"]
 
 
+FULL = ("Prefixes cannot be kept on disk for now: The disk is full.",)
+
+
 class Remembering(ScriptedEngine):
-    """One with a vault, whose first answer finds something damaged in it."""
+    """One with a vault, whose first answer finds something damaged in it and cannot be kept."""
 
     snapshot = "5a" * 32
 
     def drain(self) -> list[Event]:
         told = ("A kept prefix could not be used (it is old); it is computed anew.",)
         events = [
-            dataclasses.replace(event, snapshot=self.snapshot)
+            dataclasses.replace(
+                event, snapshot=self.snapshot, notices=FULL if len(self.requests) == 1 else ()
+            )
             if isinstance(event, Finished)
             else dataclasses.replace(event, notices=told if len(self.requests) == 1 else ())
             if isinstance(event, Started)
@@ -725,7 +730,9 @@ def test_an_answer_is_saved_with_the_snapshot_of_its_end_and_the_vault_is_heard(
     conversation.close()
 
     assert Remembering.snapshot == turn.snapshot
-    assert 1 == len(notices) and notices[0].startswith("A kept prefix could not be used")
+    assert notices[0].startswith("A kept prefix could not be used")
+    assert list(FULL) == notices[1:]
+    assert "Prefixes" not in store.find("kept").read_text()
     kept = Session(store.find("kept")).tree.path()
     assert ["", Remembering.snapshot] * 2 == [turn.snapshot for turn in kept]
     assert [False, False] == [request.private for request in engine.requests]

@@ -71,7 +71,11 @@ def test_no_node_has_words_beside_the_opening_and_rm_leaves_none(
     made, root = desk(prefix_cache=64), paths.snapshots_dir()
     with_vault(emptied(made), root)
     if private:
+        # Its slot has more than the opening, and no node has any of it.
         chat(made, WORDS[2], private=True)
+        tree = made.engine.bookings.keeper.tree
+        tree.resize(0)
+        tree.resize(64 << 20)
     ended = [chat(made, words)[1] for words in WORDS[:2]]
     assert made.engine.close(LONG)
     length = opening(made)

@@ -611,3 +611,15 @@ def test_a_session_whose_answer_never_ended_is_deleted_with_what_was_kept_of_it(
     assert 0 == store.remove(path).left
     assert [] == files(root)
     emptied(desk).run()
+
+
+def test_what_went_wrong_during_an_answer_is_told_at_its_end(tmp_path: Path) -> None:
+    desk = engine(tmp_path)
+    request = asking(desk, PROMPT, max_tokens=8)
+    desk.engine.submit(request)
+    while not desk.engine.playing:
+        desk.engine.step()
+    vault_of(desk)._tell("written", "The disk is full.")
+    desk.run()
+
+    assert ("The disk is full.",) == desk.finished(request.id).notices
