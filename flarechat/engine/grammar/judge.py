@@ -8,6 +8,7 @@ the token that nothing can follow, or with an end-of-sequence token where the te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from flarechat.engine.grammar.compiled import Grammar
 from flarechat.engine.grammar.matcher import Matcher
@@ -90,8 +91,16 @@ class GrammarJudge:
         return bool(self.fault) or self._place.ended
 
     def legal(self, tokens: Sequence[int]) -> int:
-        """How many of these drafts, from the first, are legal one behind the other."""
-        return self.judge(tokens).kept
+        """How many of these drafts, from the first, are legal one behind the other. Where the
+        constraint cannot be followed along them, so many as were: they were not said."""
+        place, count = self._place.copy(), 0
+        with suppress(ConstraintError):
+            for token in tokens:
+                if place.ended or not place.allows(token):
+                    break
+                place.advance(token)
+                count += 1
+        return count
 
     def forced(self, limit: int) -> list[int]:
         """Up to `limit` tokens that come next for certain."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from flarechat.engine.grammar import Grammar, GrammarJudge, Vocabulary, compile_constraint
+from flarechat.engine.grammar.matcher import Matcher
 from flarechat.engine.judge import Verdict
 from flarechat.engine.text.tokenizer import Tokenizer, added_token, bpe
 from flarechat.errors import ConstraintError, GrammarError
@@ -196,3 +197,23 @@ def test_a_constraint_that_cannot_be_followed_ends_the_answer_with_a_sentence(
     assert Verdict(0, ended=True) == judge.judge(said(vocabulary, "{"))
     assert judge.kept([])
     assert "too many states" in judge.result().error and not judge.result().satisfied
+
+
+def test_drafts_that_the_constraint_cannot_be_followed_along_are_no_fault_of_the_answer(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, tokens = judge_of(vocabulary), said(vocabulary, '{"a": 1}')
+    too_large = said(vocabulary, "9")[0]
+    allows = Matcher.allows
+
+    def fault(self: Matcher, token: int) -> bool:
+        if token == too_large:
+            raise ConstraintError("The constraint cannot be followed any further: too many states.")
+        return allows(self, token)
+
+    monkeypatch.setattr(Matcher, "allows", fault)
+    assert 6 == judge.legal([*tokens[:6], too_large, *tokens[6:]])
+    assert len(tokens) == judge.legal([*tokens, EOS])
+    assert Verdict(len(tokens), ended=True) == judge.judge(tokens)
+    assert judge.kept(tokens)
+    assert judge.result().satisfied and "" == judge.result().error
