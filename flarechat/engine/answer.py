@@ -292,6 +292,9 @@ class Answer:
         result = self._grammar.result(
             forced=self._forced, removed=self._removed, redrawn=self._redrawn
         )
+        if self.stop is not None and result.satisfied:
+            cut = f"The stop string {self.stop!r} ended the answer and was taken out of it."
+            result = replace(result, satisfied=False, error=cut)
         return result if request.constraint else replace(result, kind="tools")
 
 

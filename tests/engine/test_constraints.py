@@ -194,6 +194,15 @@ def test_a_stop_string_within_what_is_legal_comes_first(desk: Make) -> None:
     assert_holds(made.engine, 0, desk().engine)
 
 
+def test_a_text_that_a_stop_string_was_taken_out_of_is_not_told_as_whole(desk: Make) -> None:
+    made = desk()
+    finished, _ = made.ask("hello", sampling=WARM, constraint=OBJECT, max_tokens=90, stop=("}",))
+
+    assert ("}", "stop") == (finished.stop, finished.reason) and "}" not in finished.text
+    assert finished.constraint and not finished.constraint.satisfied
+    assert "stop string '}'" in finished.constraint.error
+
+
 def test_a_cancelled_answer_leaves_what_it_had_said(desk: Make) -> None:
     made = late(desk())
     request = made.request("hello", sampling=WARM, constraint=OBJECT, max_tokens=90)
