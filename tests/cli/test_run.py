@@ -138,7 +138,7 @@ def test_json_events_have_the_published_fields(cli: Cli) -> None:
     assert {"event", "request", "done", "total"} == set(printed["progress"])
     assert {
         "event", "request", "reason", "text", "usage", "timings", "speculation", "stop", "error",
-        "thinking", "snapshot", "constraint",
+        "thinking", "snapshot", "constraint", "notices",
     } == set(printed["finished"])  # fmt: skip
     assert {
         "rounds", "offered", "accepted", "emitted", "clipped", "mean_acceptance_length",
