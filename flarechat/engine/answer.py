@@ -115,6 +115,11 @@ class Answer:
         return self.generated[-1] if self.generated else self.prompt[-1]
 
     @property
+    def whole(self) -> bool:
+        """Whether its grammar lets nothing follow what stands."""
+        return self._grammar is not None and self._grammar.ended
+
+    @property
     def judged(self) -> bool:
         """Whether each round has to be read before the next may be launched."""
         return bool(self.amendable or self.request.logprobs)

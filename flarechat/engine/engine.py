@@ -217,6 +217,9 @@ class Engine:
                 thought=len(answer.thinking),
             )
         )
+        if answer.whole:
+            answer.reason = "stop"
+            self._close(answer)
 
     def _notices(self) -> tuple[str, ...]:
         return () if self.store is None else self.store.notices()

@@ -163,6 +163,24 @@ def test_an_answer_goes_on_under_its_constraint(desk: Make, cut: int) -> None:
     assert finished.constraint and finished.constraint.satisfied
 
 
+@pytest.mark.parametrize("constraint", [OBJECT, WORD], ids=["schema", "regex"])
+def test_an_answer_that_is_whole_goes_on_with_nothing(desk: Make, constraint: Constraint) -> None:
+    made = desk()
+    whole, rounds = made.ask("hello", sampling=WARM, constraint=constraint, max_tokens=90)
+    begun = Message(
+        role="assistant", content=whole.text, tokens=tuple(tokens_of(rounds)),
+        model=fingerprint(made),
+    )  # fmt: skip
+    request = made.request("hello", sampling=WARM, constraint=constraint, max_tokens=90)
+    finished, more = made.answer(replace(request, messages=(*request.messages, begun)))
+
+    assert not more and (whole.text, "stop") == (finished.text, finished.reason)
+    assert finished.error is None and finished.constraint and finished.constraint.satisfied
+    assert not made.engine.busy
+    again, rounds_again = made.ask("hello", sampling=WARM, constraint=constraint, max_tokens=90)
+    assert tokens_of(rounds) == tokens_of(rounds_again) and whole.text == again.text
+
+
 def test_an_answer_that_does_not_fit_its_constraint_does_not_go_on(desk: Make) -> None:
     made = desk()
     request = made.request("hello", constraint=OBJECT)

@@ -51,6 +51,11 @@ class GrammarJudge:
         """Whether the constraint has begun."""
         return self._place.phase == INSIDE
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can follow what is final of the answer."""
+        return self._place.ended
+
     def begin(self, tokens: Sequence[int]) -> None:
         """Go behind what stands of an answer that goes on; GrammarError if it does not fit."""
         if not self._place.follow(tokens):
@@ -173,6 +178,8 @@ class _Place:
     def follow(self, tokens: Sequence[int]) -> bool:
         """Go on behind tokens that stand; False where their bytes do not fit."""
         for token in tokens:
+            if self.ended and token in self._grammar.vocabulary.eos:
+                continue
             if self.phase == THINKING or token == self._opening:
                 fits = self.allows(token)
             else:

@@ -170,6 +170,10 @@ def test_an_answer_that_goes_on_is_heard_first(vocabulary: Vocabulary) -> None:
     judge.begin([*said(vocabulary, "{"), *said(vocabulary, '"a": 1')])
 
     assert Verdict(1, ended=True) == judge.judge(said(vocabulary, "}"))
+    assert not judge.ended
+    done = judge_of(vocabulary)
+    done.begin([*said(vocabulary, '{"a": 1}'), EOS])
+    assert done.ended
     with pytest.raises(GrammarError, match="does not satisfy"):
         judge_of(vocabulary).begin(said(vocabulary, "[1"))
 
