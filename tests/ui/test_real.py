@@ -154,7 +154,7 @@ def test_the_real_model_answers_under_a_schema_and_calls_the_calculator(smollm2:
             await say("17*23")
             await until(lambda: talk.waiting)
             await pilot.pause(QUIET_S + 0.2)
-            await pilot.press("y")
+            await pilot.press("y", "enter")
             await until(lambda: not app.bridge.busy or (talk.waiting and len(talk.turns) > 5))
             asked, result, answer = talk.turns[3:6]
             [call] = asked.calls

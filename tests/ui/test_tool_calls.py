@@ -38,10 +38,15 @@ async def until(chat: Chat, true: Callable[[], bool], seconds: float = 10) -> No
 
 
 def question(chat: Chat) -> Question:
-    """The question of the chat shown; a key alone answers it at once."""
-    found = chat.screen.tabs.current.question
-    found.settle = 0.0
-    return found
+    """The question of the chat shown."""
+    return chat.screen.tabs.current.question
+
+
+async def typed(chat: Chat, *keys: str, gap: float = 0.2) -> None:
+    """Press keys one by one, so many seconds between them."""
+    for key in keys:
+        chat.clock.now += gap
+        await chat.press(key)
 
 
 async def asked(chat: Chat, text: str = "17 times 23?") -> Question:
@@ -78,7 +83,7 @@ async def odd(folder: Path, script: str, **more: Any) -> tuple[str, str]:
         await chat.say(f"/tools {tool_file(folder, script, **more)}")
         await chat.app.workers.wait_for_complete()
         await asked(chat)
-        await chat.press("y")
+        await chat.press("y", "enter")
         await at_rest(chat)
         return engine.requests[1].messages[-1].content, chat.text
 
@@ -89,7 +94,7 @@ async def test_the_calculator_is_asked_for_allowed_run_and_told() -> None:
     async with chatting(engine, settings=CALCULATOR, size=(100, 32)) as chat:
         await asked(chat)
         waiting, state = chat.text, chat.bridge.state
-        await chat.press("y")
+        await chat.press("y", "enter")
         await at_rest(chat)
         done = chat.text
 
@@ -111,11 +116,11 @@ async def test_a_no_goes_to_the_model_and_always_asks_no_more_in_this_chat_only(
     engine = calculating((*words("Again."), *calls(SUM)), words("Fine."), calls(SUM), words("Ok."))
     async with chatting(engine, settings=CALCULATOR, size=(100, 70)) as chat:
         found = await asked(chat)
-        await chat.press("n")
+        await chat.press("n", "enter")
         await until(chat, lambda: len(engine.requests) == 2 and found.waits)
         refused = engine.requests[1].messages[-1].content
         await chat.beat(3)
-        await chat.press("a")
+        await chat.press("a", "enter")
         await at_rest(chat)
         ran = engine.requests[2].messages[-1].content
         await chat.say("and now")
@@ -142,30 +147,67 @@ async def test_a_question_is_not_answered_by_typing() -> None:
         await chat.press(*"y an")
         written = chat.prompt.text
         assert "wa" + "y an" == written and found.waits and chat.prompt.has_focus
+        assert "shift+tab, then y yes" in chat.text
 
-        chat.prompt.empty()
-        await chat.press("shift+tab")
-        found.hush()
-        await chat.press("y")
-        assert found.waits and chat.prompt.has_focus and "y" == chat.prompt.text
+        for word in ("you", "any", "no way", "a b", "yy", "yn"):
+            chat.prompt.empty()
+            await chat.press("shift+tab")
+            await chat.beat(3)
+            await typed(chat, *word)
+            assert word == chat.prompt.text and found.waits and chat.prompt.has_focus
+        await typed(chat, "enter")
+        assert ["yn"] == chat.bridge.queue and found.waits
 
-        chat.prompt.empty()
+
+@played
+async def test_a_letter_marks_the_answer_and_enter_gives_it() -> None:
+    async with chatting(calculating(), settings=CALCULATOR, size=(100, 32)) as chat:
+        found = await asked(chat)
+        assert "y yes   a always in this chat   n no, then enter" in chat.text
+        assert "shift+tab" not in chat.text
+        await typed(chat, "y")
+        await chat.beat(4)
+        assert "enter: yes, run it" in chat.text and "y yes" not in chat.text and found.waits
+        await typed(chat, "backspace")
+        assert "y yes" in chat.text and found.has_focus
+        await typed(chat, "enter")
+        assert found.waits and chat.prompt.has_focus and not chat.prompt.text
+        assert "shift+tab, then y yes" in chat.text
         await chat.press("shift+tab")
         await chat.beat(3)
-        found.settle = 0.05
-        await chat.press(*"you")
-        await asyncio.sleep(0.1)
-        await chat.beat()
-        assert found.waits and "you" == chat.prompt.text
-
-        await chat.press("enter")
-        assert ["you"] == chat.bridge.queue and found.waits
-        await chat.press("shift+tab")
-        await chat.beat(3)
-        await chat.press("y")
-        await asyncio.sleep(0.1)
+        await typed(chat, "y", "enter")
         await at_rest(chat)
         assert not found.waits and "391" in [turn.text for turn in chat.bridge.conversation.turns]
+
+
+@played
+async def test_a_question_takes_no_key_when_it_has_just_come_or_got_the_focus() -> None:
+    async with chatting(calculating(), settings=CALCULATOR) as chat:
+        found = question(chat)
+        await chat.say("17 times 23?")
+        await until(chat, lambda: found.waits and found.has_focus)
+        found.hush()
+        await typed(chat, "y", "enter")
+        assert found.waits and ["y"] == chat.bridge.queue
+
+        await chat.beat(3)
+        await chat.press("shift+tab")
+        await typed(chat, "y", "enter")
+        assert found.waits and ["y", "y"] == chat.bridge.queue
+
+        await chat.press("shift+tab")
+        await chat.beat(3)
+        await typed(chat, "y")
+        await chat.press("ctrl+n")
+        await chat.beat(3)
+        await chat.press("f7")
+        assert found.has_focus and "y yes" in chat.text
+        await typed(chat, "enter")
+        assert found.waits
+        await chat.press("f9")
+        await chat.press("f7")
+        await typed(chat, "y", "enter")
+        assert found.waits and ["y", "y", "y"] == chat.bridge.queue
 
 
 @played
@@ -193,10 +235,18 @@ async def test_a_tool_answered_by_hand_asks_for_its_result(tmp_path: Path) -> No
         shown = chat.text
         field = found.query_one(Prompt)
         field.burst_gap = 0.0
-        await chat.press(*"two", "ctrl+j", *"lines", "enter")
+        await typed(chat, *"mine")
+        assert "mine" == chat.prompt.text and not field.text
+        chat.prompt.empty()
+        await chat.press("shift+tab")
+        await typed(chat, "enter")
+        assert chat.prompt.has_focus
+        await chat.press("shift+tab")
+        await chat.beat(3)
+        await chat.press("enter", *"two", "ctrl+j", *"lines", "enter")
         await at_rest(chat)
 
-        assert "asks you for the result of odd" in shown and "Result: enter" in shown
+        assert "asks you for the result of odd" in shown and "enter: write the result" in shown
         assert "two\nlines" == engine.requests[1].messages[-1].content
         assert "I see." in chat.text and chat.prompt.has_focus
 
@@ -207,7 +257,7 @@ async def test_escape_stops_a_tool_that_hangs(tmp_path: Path) -> None:
         await chat.say(f"/tools {tool_file(tmp_path, 'import time; time.sleep(60)')}")
         await chat.app.workers.wait_for_complete()
         await asked(chat)
-        await chat.press("y")
+        await chat.press("y", "enter")
         await until(chat, lambda: chat.bridge.state == "TOOL")
         running = chat.text
         question(chat).focus()
@@ -255,7 +305,7 @@ async def test_escape_codes_are_harmless_in_results_names_and_arguments(tmp_path
         await asked(chat)
         drawn = chat.text
         assert "<b>[/]" in drawn and not any(code in drawn for code in "\x1b\x9b")
-        await chat.press("n")
+        await chat.press("n", "enter")
         await at_rest(chat)
         assert not any(code in chat.text for code in "\x1b\x9b")
 
@@ -268,7 +318,7 @@ async def test_t_shows_all_of_a_long_result(tmp_path: Path) -> None:
         await chat.say(f"/tools {tool_file(tmp_path, script)}")
         await chat.app.workers.wait_for_complete()
         await asked(chat)
-        await chat.press("y")
+        await chat.press("y", "enter")
         await at_rest(chat)
         folded = chat.text
         await chat.press("shift+tab", "k", "t")
@@ -289,12 +339,11 @@ async def test_a_question_in_a_hidden_tab_is_said_in_its_tab_and_waits() -> None
         await chat.press("y")
 
         assert "asks" in chat.text.splitlines()[1] and "yy" == chat.prompt.text
-        question(chat)
         await chat.press("f7")
         found = question(chat)
         await chat.beat(3)
         assert found.has_focus and "The model wants to call calculator" in chat.text
-        await chat.press("y")
+        await chat.press("y", "enter")
         await until(chat, lambda: not hidden.bridge.busy)
         assert "It is 391." in chat.text
 
@@ -315,7 +364,7 @@ async def test_the_keys_are_seen_in_a_small_terminal(tmp_path: Path) -> None:
         await chat.app.workers.wait_for_complete()
         await asked(chat)
 
-        assert "y yes  a always  n no  esc stop" in chat.text and "runs: " in chat.text
+        assert "y yes  a always  n no, then enter" in chat.text and "runs: " in chat.text
         assert "wants to call odd" in chat.text
 
 
@@ -326,7 +375,7 @@ async def test_what_was_allowed_is_forgotten_when_tools_are_given_anew(tmp_path:
         await chat.say(f"/tools {tool_file(tmp_path, 'print(1)')}")
         await chat.app.workers.wait_for_complete()
         await asked(chat)
-        await chat.press("a")
+        await chat.press("a", "enter")
         await at_rest(chat)
         await chat.say(f"/tools {tool_file(tmp_path, 'print(2)')}")
         await chat.app.workers.wait_for_complete()

@@ -1,7 +1,8 @@
 """The call of a tool that waits for the user, or that runs, between the transcript and the prompt.
 
-Owns how the question is asked and that it is answered on purpose: its keys count only while it has
-the focus, some time after the last key, and where no other key comes right behind. Runs nothing.
+Owns how the question is asked and that it is answered on purpose: a letter marks the answer and
+Enter right behind it gives it. No key counts before the question has had the focus for a while, and
+any other key goes to the prompt, as somebody types. Runs nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from flarechat.ui.format import Glyphs, fit
 from flarechat.ui.widgets.prompt import Prompt
 
 QUIET_S = 0.5
-SETTLE_S = 0.12
 KEYS = {"y": "yes", "a": "always", "n": "no"}
+_MARKED = {
+    "y": "enter: yes, run it",
+    "a": "enter: always in this chat",
+    "n": "enter: no, do not run it",
+}
 _ARGUMENT_LINES = 4
 _LOW = 18
 
@@ -48,9 +53,8 @@ class Question(Vertical, can_focus=True):
         super().__init__(classes="question")
         self.marks, self._clock = marks, clock
         self.asked: Asked | None = None
-        self.settle = SETTLE_S
         self._quiet_since = float("-inf")
-        self._pressed: str = ""
+        self._marked = ""
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
@@ -73,7 +77,7 @@ class Question(Vertical, can_focus=True):
         """Ask this, or nothing."""
         if asked == self.asked:
             return
-        self.asked, self._pressed = asked, ""
+        self.asked, self._marked = asked, ""
         self.hush()
         self.display = asked is not None
         self._field.display = asked is not None and asked.by_hand and not asked.running
@@ -96,13 +100,21 @@ class Question(Vertical, can_focus=True):
         lines += self._arguments(asked.call, width)
         if asked.command:
             lines.append(Content(fit(f"runs: {strip_controls(asked.command)}", width, self.marks)))
-        if not asked.by_hand:
-            where = "" if self.has_focus else "shift+tab, then "
-            keys = where + "y yes   a always in this chat   n no   esc stop the turn"
-            if len(keys) > width:
-                keys = where + "y yes  a always  n no  esc stop"
-            lines.append(Content.styled(keys, "bold $text-accent"))
+        if not self._field.has_focus:
+            lines.append(Content.styled(self._keys(asked, width), "bold $text-accent"))
         return Content("\n").join(lines)
+
+    def _keys(self, asked: Asked, width: int) -> str:
+        """What to press."""
+        if self._marked:
+            said = _MARKED[self._marked]
+            more = said + "   any other key takes it back"
+            return more if len(more) <= width else said
+        where = "" if self.has_focus else "shift+tab, then "
+        if asked.by_hand:
+            return where + "enter: write the result"
+        keys = where + "y yes   a always in this chat   n no, then enter   esc stop the turn"
+        return keys if len(keys) <= width else where + "y yes  a always  n no, then enter"
 
     def _arguments(self, call: ToolCall, width: int) -> list[Content]:
         """The beginning of the arguments; in a low terminal, as much as one line holds."""
@@ -119,21 +131,26 @@ class Question(Vertical, can_focus=True):
         if self.asked is not None:
             self.query_one(Static).update(self._told(self.asked))
 
-    def on_focus(self) -> None:
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._marked = ""
+        self.hush()
         self._draw()
 
-    def on_blur(self) -> None:
+    def on_descendant_focus(self) -> None:
+        self._draw()
+
+    def on_descendant_blur(self) -> None:
         self._draw()
 
     def on_resize(self) -> None:
         self._draw()
 
     def take_focus(self) -> None:
-        """Put the focus where the answer is given."""
-        if self._field.display:
-            self._field.focus()
-        else:
-            self.focus()
+        """Put the focus on the question. The field of a result never takes it by itself, as what
+        somebody writes for the prompt would be the result.
+        """
+        self.focus()
 
     @property
     def has_it(self) -> bool:
@@ -145,33 +162,28 @@ class Question(Vertical, can_focus=True):
             return
         text = event.character if event.is_printable and event.character else ""
         soon, self._quiet_since = self._clock() - self._quiet_since < QUIET_S, self._clock()
-        if text:
+        marked, self._marked = self._marked, ""
+        if text or event.key in ("tab", "enter"):
             event.stop()
-        answers = self.waits and not self._field.display and text in KEYS
-        if answers and not soon and not self._pressed:
-            self._pressed = text
-            if self.settle:
-                self.set_timer(self.settle, self._decide)
-            else:
-                self._decide()
-        elif text:
-            typed, self._pressed = self._pressed + text, ""
-            self.post_message(messages.PromptWanted(typed))
-        elif event.key in ("tab", "enter"):
-            event.stop()
-            self.post_message(messages.PromptWanted())
+        if event.key == "enter" and self.waits and marked:
+            self._answer(marked)
+        elif event.key == "enter" and self._field.display and not soon:
+            self._field.focus()
+        elif self.waits and not self._field.display and text in KEYS and not soon and not marked:
+            self._marked = text
+        elif text or event.key in ("tab", "enter"):
+            self.post_message(messages.PromptWanted(marked + text))
+        self._draw()
 
     def on_paste(self, event: events.Paste) -> None:
         if self.has_focus:
             event.stop()
-            self._pressed = ""
-            self.post_message(messages.PromptWanted(strip_controls(event.text)))
+            typed, self._marked = self._marked + strip_controls(event.text), ""
+            self.post_message(messages.PromptWanted(typed))
 
-    def _decide(self) -> None:
-        """One key alone was pressed: it is the answer."""
-        pressed, self._pressed = self._pressed, ""
-        if pressed and self.waits and self.asked:
-            self.post_message(messages.CallAnswered(self.asked.call.id, KEYS[pressed]))
+    def _answer(self, marked: str) -> None:
+        if self.asked:
+            self.post_message(messages.CallAnswered(self.asked.call.id, KEYS[marked]))
 
     def on_prompt_submitted(self, message: messages.PromptSubmitted) -> None:
         message.stop()
