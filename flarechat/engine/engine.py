@@ -58,7 +58,7 @@ class Engine:
         self.prefilling: deque[Answer] = deque()
         self.playing: list[Answer] = []
         vocabulary = Vocabulary(language.tokenizer, pool.vocabulary, language.eos)
-        self.grammars = Grammars(vocabulary, language.form)
+        self.grammars = Grammars(vocabulary, language.form, self.waiting)
         spell = language.tokenizer.token
         self.player = RoundPlayer(
             pool, drafter, executor, controller, spell, capacity, plain_start=keeper.plain_start

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future, wait
 
 from flarechat.engine.grammar.compiled import Grammar, compile_constraint
@@ -23,10 +23,13 @@ _KEPT = 16
 
 
 class Grammars:
-    """Grammars over one vocabulary; tools are called in the form that `form` gives."""
+    """Grammars over one vocabulary; tools are called in the form that `form` gives. Those that the
+    requests in `waiting` need are kept, and as many of others as there is room for."""
 
-    def __init__(self, vocabulary: Vocabulary, form: Callable[[], ToolForm]) -> None:
-        self.vocabulary, self.form = vocabulary, form
+    def __init__(
+        self, vocabulary: Vocabulary, form: Callable[[], ToolForm], waiting: Collection[Request]
+    ) -> None:
+        self.vocabulary, self.form, self._waiting = vocabulary, form, waiting
         self._made: OrderedDict[Hashable, Future[Grammar | None]] = OrderedDict()
 
     def begin(self, request: Request) -> None:
@@ -37,9 +40,8 @@ class Grammars:
             self._made[key] = future = Future[Grammar | None]()
             work = (request, future)
             threading.Thread(target=self._make, args=work, name="grammars", daemon=True).start()
+            self._make_room()
         self._made.move_to_end(key)
-        while len(self._made) > _KEPT:
-            self._made.popitem(last=False)
 
     def ready(self, request: Request) -> bool:
         """Whether the request has what it waits for; one without a grammar waits for nothing."""
@@ -62,12 +64,25 @@ class Grammars:
         """
         if (key := _key(request)) is None:
             return None
-        grammar = self._made[key].result()
+        try:
+            grammar = self._made[key].result()
+        except BaseException:  # told now: who asks once more has it tried once more
+            del self._made[key]
+            raise
         if grammar is None:
             return None
         judge = GrammarJudge(grammar, prompt, thinking=request.thinking)
         judge.begin(continued)
         return judge
+
+    def _make_room(self) -> None:
+        """Forget the grammars that were asked for longest ago and that nobody waits for."""
+        over = len(self._made) - _KEPT
+        if over > 0:
+            wanted = set(map(_key, self._waiting))
+            idle = [key for key in [*self._made][:-1] if key not in wanted]
+            for key in idle[:over]:
+                del self._made[key]
 
     def _make(self, request: Request, future: Future[Grammar | None]) -> None:
         try:
