@@ -265,3 +265,11 @@ async def test_ctrl_d_quits_on_an_empty_prompt_only() -> None:
 
         assert ("b", False) == kept
         assert chat.app._exit
+
+
+@played
+async def test_ctrl_k_in_the_last_empty_line_deletes_nothing() -> None:
+    async with chatting() as chat:
+        await chat.press("a", "ctrl+j", "ctrl+k", "ctrl+k", "b")
+
+        assert "a\nb" == chat.prompt.text

@@ -212,7 +212,9 @@ class Prompt(TextArea):
             self.move_cursor((0, 0))
 
     def _chips_of(self, row: int) -> list[tuple[int, int, str]]:
-        """Where the chips of a line begin and end."""
+        """Where the chips of a line begin and end; none of the line that is behind the last."""
+        if row >= self.document.line_count:
+            return []
         found = CHIP.finditer(self.document.get_line(row))
         return [(chip.start(), chip.end(), chip[0]) for chip in found if chip[0] in self._chips]
 
