@@ -290,6 +290,11 @@ class Conversation(CallingThread):
             self._keeper.finish(turn, device)
         if not self.fan:
             self._begin_calls(turn)
-        if self.fan and not self._live and not any(answer.text for answer in self.fan):
+        if self.fan and not self._live and not any(map(_says, self.fan)):
             self.pick(0)
         return turn
+
+
+def _says(answer: Turn) -> bool:
+    """Whether there is anything in an answer to choose it for."""
+    return bool(answer.text or answer.calls)

@@ -255,6 +255,17 @@ def test_calls_of_a_fan_wait_until_one_is_picked() -> None:
     assert ("391", "ok") == (result.text, answer.text)
 
 
+def test_a_fan_of_nothing_but_calls_is_picked_from_by_the_user() -> None:
+    engine = ScriptedEngine([calls(SUM), calls(SUM), words("ok")], lanes=4)
+    conversation = talking(engine)
+    fan = conversation.fan_out("Hi", 2)
+    play(conversation, engine)
+    open_still = list(conversation.fan)
+    conversation.close()
+
+    assert fan == open_still and 2 == len(engine.requests)
+
+
 def test_calls_that_a_file_has_are_never_run() -> None:
     engine = ScriptedEngine([ASKED], lanes=4)
     conversation = talking(engine)

@@ -420,3 +420,21 @@ async def test_wrong_tools_are_a_sentence_and_change_nothing(tmp_path: Path) -> 
         await chat.say("/tools off")
         await chat.app.workers.wait_for_complete()
         assert () == chat.bridge.settings.tools == chat.bridge.toolbox.tools
+
+
+@played
+async def test_the_call_of_a_picked_answer_is_asked_about_with_the_focus() -> None:
+    engine = ScriptedEngine([calls(SUM), calls(SUM), words("It is 391.")], lanes=4)
+    async with chatting(engine, settings=CALCULATOR, size=(100, 32)) as chat:
+        await chat.say("/fan 2 17 times 23?")
+        await chat.app.workers.wait_for_complete()
+        await at_rest(chat)
+        found = question(chat)
+        assert 2 == len(chat.bridge.conversation.fan) and not found.waits
+        await chat.press("enter")
+        await chat.beat(3)
+
+        assert found.waits and found.has_focus
+        await chat.press("y", "enter")
+        await at_rest(chat)
+        assert "It is 391." in chat.text

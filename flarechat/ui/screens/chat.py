@@ -285,7 +285,7 @@ class ChatScreen(Asking):
         """An answer was picked: it stands in the transcript now."""
         self.transcript.follow()
         self.show_beat(Beat(touched=[self.bridge.conversation.turns[-1]]))
-        self.prompt.focus()
+        self.tabs.current.focus()
         self.dashboard.hurry()
 
     def action_density(self) -> None:
