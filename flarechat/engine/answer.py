@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Played:
     """A round as one lane saw it: its record as judged, its offer, the choice, ms and log-probs; of
     the first, what its pass gave for the pending token, hidden [F] and logits [V]. The last token
-    may have been `redrawn`; where judging met a `failure`, nothing stands."""
+    may have been `redrawn`; where judging met a `failure`, the answer ends behind what stands."""
 
     record: LaneRecord
     offer: Offer
@@ -128,11 +128,6 @@ class Answer:
     def amendable(self) -> bool:
         """Whether its judges may have a round of it end sooner."""
         return bool(self._grammar or self.request.stop)
-
-    @property
-    def fault(self) -> str:
-        """Why its grammar cannot be followed any further, in a sentence; "" where it can."""
-        return self._grammar.fault if self._grammar else ""
 
     @property
     def legal(self) -> Callable[[Sequence[int]], int] | None:
@@ -283,13 +278,13 @@ class Answer:
                 error=error,
                 controller=dict(controller),
                 snapshot=self.snapshot,
-                constraint=self._constraint(),
+                constraint=self._constraint(error),
                 notices=notices,
             )
         )
         return events
 
-    def _constraint(self) -> ConstraintResult | None:
+    def _constraint(self, failure: ErrorInfo | None) -> ConstraintResult | None:
         """What became of the request's constraint, or of its choice of tools if it has to call."""
         request = self.request
         if self._grammar is None or (request.constraint is None and request.tool_choice == "auto"):
@@ -300,6 +295,8 @@ class Answer:
         if self.stop is not None and result.satisfied:
             cut = f"The stop string {self.stop!r} ended the answer and was taken out of it."
             result = replace(result, satisfied=False, error=cut)
+        if failure is not None:
+            result = replace(result, satisfied=False, error=failure.message)
         return result if request.constraint else replace(result, kind="tools")
 
 

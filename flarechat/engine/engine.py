@@ -266,13 +266,16 @@ class Engine:
                 self._drain()
 
     def _settle(self, answer: Answer, played: Played) -> None:
-        """A lane's judged record becomes final: its tokens are committed, or the answer ends."""
-        if played.failure is not None:
+        """A lane's judged record becomes final: its tokens are committed, and the answer ends where
+        its judges could go no further."""
+        if played.failure is not None and not played.record.emitted:
             raise played.failure
         event, deltas = answer.take(played)
         self.drafter.commit(answer.slot, event.tokens)
         for told in (event, *deltas):
             self.emit(told)
+        if played.failure is not None:
+            raise played.failure
         if played.heard is not None:
             behind = played.record.consumed == len(answer.prompt)
             whole = behind and not self.player.under_way(answer)

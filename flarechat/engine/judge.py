@@ -17,12 +17,14 @@ class Verdict:
 
     Where fewer do than were judged, the next is drawn anew from the tokens whose bits are set in
     `legal` (token i is bit i % 8 of byte i // 8; there are as many as logits), or, where that is
-    None, the round ends there. The answer has `ended` with the last token that stands.
+    None, the round ends there. The answer has `ended` with the last token that stands. Where no
+    token behind these can be judged, `fault` says why, in a sentence.
     """
 
     kept: int
     legal: bytes | None = None
     ended: bool = False
+    fault: str = ""
 
 
 class Judge(Protocol):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
-from flarechat.engine.grammar import GrammarJudge, compile_constraint
-from flarechat.engine.judge import Verdict
+from flarechat.engine.grammar import Matcher, compile_constraint
 from flarechat.errors import ConstraintError
 from flarechat.protocol import (
     Called,
@@ -37,6 +37,7 @@ from tests.engine.test_schedules import assert_holds
 from tests.models import tiny
 
 Make = Callable[..., Desk]
+COPY, ADVANCE = Matcher.copy, Matcher.advance
 WARM = Sampling(temperature=1.0, seed=11)
 LAW = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=5)
 WORDS = r"(hello|the|in|a)( (hello|the|in|a)){6}\."
@@ -284,28 +285,54 @@ def test_a_constraint_and_tools_together_are_refused(roomy: Desk) -> None:
     assert finished.error and "GrammarError" == finished.error.kind
 
 
-def test_a_constraint_that_grows_too_large_ends_its_answer_alone(
-    desk: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sampling", [WARM, Sampling(temperature=0)], ids=["warm", "0"])
+def test_a_constraint_that_grows_too_large_ends_its_answer_alone_and_at_one_place(
+    desk: Make, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
 ) -> None:
-    made, judge = desk(lanes=2), GrammarJudge.judge
+    """Wherever in a round the fault falls, and whatever was drafted."""
+    made = desk(lanes=2)
+    _, rounds = made.ask("hello", sampling=sampling, constraint=OBJECT, max_tokens=90)
+    told, tokenizer = tokens_of(rounds), made.engine.language.tokenizer
+    for last in (1, 9, 12, 21):
+        texts = set()
+        fail_behind(monkeypatch, tuple(told[:last]))
+        for how in (fixed(0), fixed(7), Speculation()):
+            held = made.request(
+                "hello", sampling=sampling, constraint=OBJECT, max_tokens=90, speculation=how
+            )
+            other = made.request("the", max_tokens=12)
+            for request in (held, other):
+                made.engine.submit(request)
+            made.run()
+            finished = made.finished(held.id)
+            assert "error" == finished.reason and finished.error and finished.constraint
+            assert ConstraintError.__name__ == finished.error.kind
+            assert "too large" in finished.error.message
+            assert (False, finished.error.message) == (
+                finished.constraint.satisfied, finished.constraint.error
+            )  # fmt: skip
+            assert made.finished(other.id).error is None
+            texts.add((finished.text, tuple(tokens_of(made.rounds(held.id)))))
+        assert {(tokenizer.decode(told[: last - 1]), tuple(told[: last - 1]))} == texts
 
-    def failing(self: GrammarJudge, tokens: Sequence[int]) -> Verdict:
-        if self.active and len(made.rounds("r1")) > 2:
-            self.fault = "The constraint cannot be followed any further: it is too large."
-            return Verdict(0, ended=True)
-        return judge(self, tokens)
 
-    monkeypatch.setattr(GrammarJudge, "judge", failing)
-    requests = [made.request("hello", constraint=OBJECT), made.request("the", max_tokens=30)]
-    for request in requests:
-        made.engine.submit(request)
-    made.run()
-    finished = made.finished(requests[0].id)
+def fail_behind(monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...]) -> None:
+    """Have no matcher followed behind these tokens."""
+    said: WeakKeyDictionary[Matcher, tuple[int, ...]] = WeakKeyDictionary()
 
-    assert finished.error and ConstraintError.__name__ == finished.error.kind
-    assert "too large" in finished.error.message and finished.text
-    assert finished.constraint and "too large" in finished.constraint.error
-    assert made.finished(requests[1].id).error is None
+    def copy(self: Matcher) -> Matcher:
+        other = COPY(self)
+        said[other] = said.get(self, ())
+        return other
+
+    def advance(self: Matcher, tokens: Sequence[int]) -> None:
+        ADVANCE(self, tokens)
+        said[self] = (*said.get(self, ()), *tokens)
+        if said[self] == told:
+            raise ConstraintError("The constraint cannot be followed any further: too large.")
+
+    monkeypatch.setattr(Matcher, "copy", copy)
+    monkeypatch.setattr(Matcher, "advance", advance)
 
 
 LOOK = Tool(

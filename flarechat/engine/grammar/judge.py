@@ -24,12 +24,11 @@ OPENING, THINKING, INSIDE = "opening", "thinking", "inside"
 class GrammarJudge:
     """The judge of one answer to `prompt`, which has none of the answer in it.
 
-    With `thinking` a model that has the marks may open its thinking by the first token. Where the
-    constraint cannot be followed any further, `fault` says so and the answer ends.
+    With `thinking` a model that has the marks may open its thinking by the first token.
     """
 
     def __init__(self, grammar: Grammar, prompt: Sequence[int], *, thinking: bool = True) -> None:
-        self.grammar, self.fault = grammar, ""
+        self.grammar = grammar
         tokenizer = grammar.vocabulary.tokenizer
         phase = INSIDE
         if ends_in_thinking(tokenizer, prompt):
@@ -76,24 +75,21 @@ class GrammarJudge:
                 if place.ended:
                     break
         except ConstraintError as error:
-            self.fault = error.message
-            return Verdict(kept, ended=True)
+            return Verdict(kept, fault=error.message)
         self._ahead = tuple(tokens[:kept]), place
         return Verdict(kept, ended=place.ended)
 
     def kept(self, tokens: Sequence[int]) -> bool:
-        """These tokens are final; whether the answer has ended with the last of them."""
+        """These tokens, which were judged, are final; whether the answer has ended with the last of
+        them. ConstraintError where they cannot be followed."""
         seen, place = self._ahead
         if seen == tuple(tokens) and seen:
             self._place = place
         else:
-            try:
-                for token in tokens:
-                    self._place.advance(token)
-            except ConstraintError as error:
-                self.fault = error.message
+            for token in tokens:
+                self._place.advance(token)
         self._ahead = (), self._place
-        return bool(self.fault) or self._place.ended
+        return self._place.ended
 
     def legal(self, tokens: Sequence[int]) -> int:
         """How many of these drafts, from the first, are legal one behind the other. Where the
@@ -113,8 +109,8 @@ class GrammarJudge:
 
     def result(self, *, forced: int = 0, removed: int = 0, redrawn: int = 0) -> ConstraintResult:
         """What became of the constraint, with the counts of the answer's rounds."""
-        satisfied = not self.fault and self._place.phase != THINKING and self._place.whole
-        error = "" if satisfied else self.fault or _UNFINISHED[self._place.phase]
+        satisfied = self._place.phase != THINKING and self._place.whole
+        error = "" if satisfied else _UNFINISHED[self._place.phase]
         return ConstraintResult(
             kind=self.grammar.constraint.kind, satisfied=satisfied, forced=forced,
             removed=removed, redrawn=redrawn, error=error,

@@ -34,7 +34,7 @@ class Matcher:
     @property
     def stopped(self) -> bool:
         """Whether the text is whole and nothing can follow it."""
-        return bool(self._inner.is_stopped())
+        return bool(self._inner.is_stopped()) and not self._fault
 
     @property
     def accepting(self) -> bool:
@@ -97,9 +97,14 @@ class Matcher:
         self._require_sound()
         return list(run)
 
-    def _require_sound(self) -> None:
+    @property
+    def _fault(self) -> str:
+        """Why the library cannot go on, or ""; not that nothing can follow."""
         fault = self._inner.get_error()
-        if fault and self._inner.stop_reason() != "NoExtension":
+        return str(fault) if fault and self._inner.stop_reason() != "NoExtension" else ""
+
+    def _require_sound(self) -> None:
+        if fault := self._fault:
             raise ConstraintError(
                 f"The constraint cannot be followed any further: {first_line(fault)}.",
                 "Give a simpler one, with fewer alternatives and smaller bounds.",

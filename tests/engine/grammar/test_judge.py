@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from llguidance import LLMatcher
 
 from flarechat.engine.grammar import Grammar, GrammarJudge, Vocabulary, compile_constraint
 from flarechat.engine.grammar.matcher import Matcher
@@ -189,18 +190,35 @@ def test_an_answer_that_was_cut_off_inside_is_not_satisfied(vocabulary: Vocabula
     assert "before the constraint was satisfied" in result.error
 
 
-def test_a_constraint_that_cannot_be_followed_ends_the_answer_with_a_sentence(
+def test_where_a_constraint_cannot_be_followed_what_was_legal_stands(
     vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = judge_of(vocabulary)
+    judge, tokens = judge_of(vocabulary), said(vocabulary, '{"a": 1}')
+    advance = Matcher.advance
 
-    def fault(self: object, token: int) -> bool:
-        raise ConstraintError("The constraint cannot be followed any further: too many states.")
+    def fault(self: Matcher, behind: Sequence[int]) -> None:
+        advance(self, behind)
+        if [*behind] == tokens[5:6]:
+            raise ConstraintError("The constraint cannot be followed any further: too many states.")
 
-    monkeypatch.setattr("flarechat.engine.grammar.matcher.Matcher.allows", fault)
-    assert Verdict(0, ended=True) == judge.judge(said(vocabulary, "{"))
-    assert judge.kept([])
-    assert "too many states" in judge.result().error and not judge.result().satisfied
+    monkeypatch.setattr(Matcher, "advance", fault)
+    verdict = judge.judge(tokens)
+
+    assert (5, None, False) == (verdict.kept, verdict.legal, verdict.ended)
+    assert "too many states" in verdict.fault
+    assert not judge.kept(tokens[:5]) and "goes on" == judge.state
+
+
+def test_a_matcher_that_failed_has_not_stopped(vocabulary: Vocabulary) -> None:
+    """The library says of both that they have stopped."""
+    names = {f"name{number}": {"type": "string"} for number in range(700)}
+    body = {"json_schema": {"type": "object", "properties": names, "additionalProperties": False}}
+    inner = LLMatcher(vocabulary.library, json.dumps({"grammars": [body]}), log_level=0)
+    matcher = Matcher(inner, vocabulary.columns)
+    with pytest.raises(ConstraintError, match="cannot be followed"):
+        matcher.advance(said(vocabulary, "{"))
+
+    assert not matcher.stopped and not matcher.accepting
 
 
 def test_drafts_that_the_constraint_cannot_be_followed_along_are_no_fault_of_the_answer(
