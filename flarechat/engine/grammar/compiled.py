@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from flarechat.engine.grammar.ebnf import lark_of
 from flarechat.engine.grammar.matcher import Matcher, first_line
 from flarechat.engine.grammar.patterns import PatternError, matched
+from flarechat.engine.grammar.pointers import look_up
 from flarechat.engine.grammar.schema import PreparedSchema, prepared
 from flarechat.engine.grammar.vocabulary import Vocabulary
 from flarechat.errors import GrammarError
@@ -37,6 +39,11 @@ STYLE = {
     # Without \u, as a name that is listed could otherwise be spelled so that it counts as another.
     "json_allowed_escapes": '"\\bfnrt',
 }
+# So many subschemas are compiled alone, to tell where one that is refused lies.
+_TRIED = 300
+# So many optional properties in a row are always followed; of more it is looked at.
+_MANY = 200
+_CROWDED = "Current row has"
 _WHAT = {"json-schema": "JSON schema", "regex": "regular expression", "grammar": "grammar"}
 _BEGINNINGS = {"": "", " ": '" "', "blank": "/[ \\t\\r\\n]{0,4}/"}
 
@@ -95,22 +102,60 @@ def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> Gramma
 
 def _from_schema(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
     schema = prepared(constraint.text)
+    for place in schema.places:
+        _refuse_crowd(place, schema, vocabulary)
     try:
         return Grammar(constraint, _schema_body(schema.text()), vocabulary)
     except GrammarError as error:
         place = _place_of(error.message, schema, vocabulary)
-        message = error.message.replace("enforced:", f"enforced at {place or 'its root'}:", 1)
+        where = "" if place is None else f" at {place or 'its root'}"
+        message = error.message.replace("enforced:", f"enforced{where}:", 1)
         raise GrammarError(message, error.hint) from error
 
 
-def _place_of(message: str, schema: PreparedSchema, vocabulary: Vocabulary) -> str:
-    """The deepest subschema that is refused alone with the same words, "" for the whole."""
-    for place in sorted(schema.places, key=lambda place: -place.count("/"))[:300]:
-        body = {"grammars": [{"name": "body", **_schema_body(schema.text(place))}]}
-        fault = _fault(_library_matcher(json.dumps(body), vocabulary))
+def _place_of(message: str, schema: PreparedSchema, vocabulary: Vocabulary) -> str | None:
+    """The deepest subschema that is refused alone with the same words, "" for the whole; None where
+    not all were tried."""
+
+    def promise(place: str) -> tuple[bool, int]:
+        here = look_up(schema.document, place)
+        named = isinstance(here, dict) and any(word in message for word in here)
+        return not named, -place.count("/")
+
+    for place in sorted(schema.places, key=promise)[:_TRIED]:
+        fault = _fault_at(place, schema, vocabulary)
         if fault and _refusal("json-schema", fault).message == message:
             return place
-    return ""
+    return None if len(schema.places) > _TRIED else ""
+
+
+def _refuse_crowd(place: str, schema: PreparedSchema, vocabulary: Vocabulary) -> None:
+    """Refuse properties any of which may come next, where they are too many to be followed."""
+    here = look_up(schema.document, place)
+    properties = here.get("properties", {}) if isinstance(here, dict) else {}
+    if len(properties) <= _MANY:
+        return
+    needed = set(here.get("required", ()))
+    runs = [[*run] for free, run in groupby(properties, lambda name: name not in needed) if free]
+    optional = max(runs, key=len, default=[])
+    if len(optional) <= _MANY:
+        return
+    document = json.loads(json.dumps(schema.document))
+    alone = look_up(document, place)
+    alone["properties"] = {name: properties[name] for name in optional}
+    alone.pop("required", None)
+    if _CROWDED in _fault_at(place, PreparedSchema(document, ()), vocabulary):
+        raise GrammarError(
+            f"The JSON schema cannot be enforced at {place or 'its root'}: it has "
+            f"{len(optional):,} properties in a row that are not required.",
+            "Require some of them, or put them into objects of their own.",
+        )
+
+
+def _fault_at(place: str, schema: PreparedSchema, vocabulary: Vocabulary) -> str:
+    """What the library has against what lies at a place of a schema, alone."""
+    body = {"grammars": [{"name": "body", **_schema_body(schema.text(place))}]}
+    return _fault(_library_matcher(json.dumps(body), vocabulary))
 
 
 def _schema_body(text: str) -> dict[str, Any]:
@@ -137,13 +182,20 @@ def _library_matcher(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
 
 
 def _fault(inner: LLMatcher) -> str:
-    """What the library has against a grammar, asked for its first tokens too."""
+    """What the library has against a grammar, asked for its first tokens too, and for those behind
+    what is certain at first."""
     if not inner.is_error():
         warnings = inner.get_grammar_warnings()
         if warnings:
             return str(warnings[0])
         inner.compute_bitmask()
-    return str(inner.get_error()) if inner.is_error() else ""
+    if inner.is_error():
+        return str(inner.get_error())
+    ahead = inner.deep_copy()
+    run = [] if ahead.is_stopped() else ahead.compute_ff_tokens()
+    if run and ahead.consume_tokens(run) and not ahead.is_stopped():
+        ahead.compute_bitmask()
+    return str(ahead.get_error()) if ahead.is_error() else ""
 
 
 def _refusal(kind: str, fault: str) -> GrammarError:
@@ -156,6 +208,8 @@ def _refusal(kind: str, fault: str) -> GrammarError:
         hint = "Use anyOf, or tell the branches apart by type or by a const that each requires."
     elif "NoExtension" in said:
         said = "no text satisfies it"
+    elif _CROWDED in said:
+        said = "it has too many alternatives at one place"
     elif "min/maxProperties" in said:
         said = "minProperties or maxProperties with properties that are not all required"
     if detail:

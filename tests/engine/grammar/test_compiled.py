@@ -120,3 +120,59 @@ def test_a_grammar_is_taken_in_both_forms(text: str, vocabulary: Vocabulary) -> 
 def test_a_constraint_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(SettingsError, match="json-schema, regex, grammar"):
         Constraint(kind="xml", text="")
+
+
+STRINGS = {f"name{number}": {"type": "string"} for number in range(560)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "count"),
+    [
+        ({"properties": STRINGS}, "its root", "560"),
+        ({"properties": STRINGS, "required": ["name3"]}, "its root", "556"),
+        (
+            {"properties": {"in": {"type": "object", "properties": STRINGS}}},
+            "/properties/in",
+            "560",
+        ),
+    ],
+    ids=["all", "behind", "inside"],
+)
+def test_more_optional_properties_than_can_be_followed_are_refused_at_once(
+    vocabulary: Vocabulary, schema: dict[str, object], place: str, count: str
+) -> None:
+    """The library says so only where the properties come."""
+    text = json.dumps({"type": "object", "additionalProperties": False, **schema})
+    message = refused(vocabulary, "json-schema", text)
+
+    assert f"enforced at {place}: it has {count} properties in a row" in message
+
+
+def test_optional_properties_between_required_ones_are_followed(vocabulary: Vocabulary) -> None:
+    schema = {"type": "object", "properties": STRINGS, "required": [*STRINGS][::2]}
+    text = json.dumps({**schema, "additionalProperties": False})
+
+    assert compile_constraint(Constraint(kind="json-schema", text=text), vocabulary)
+
+
+def test_what_fails_behind_what_is_certain_is_refused_at_once(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "_MANY", len(STRINGS))
+    text = json.dumps({"type": "object", "properties": STRINGS, "additionalProperties": False})
+    message = refused(vocabulary, "json-schema", text)
+
+    assert "at its root: it has too many alternatives at one place" in message
+
+
+def test_no_place_is_said_where_not_all_were_tried(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]}
+    many = {f"deep{number}": {"properties": {"x": {}}} for number in range(9)}
+    for tried, where in ((50, " at /properties/it:"), (3, " at /properties/it:"), (0, ":")):
+        monkeypatch.setattr(compiled, "_TRIED", tried)
+        message = refused(
+            vocabulary, "json-schema", json.dumps({"properties": {**many, "it": inner}})
+        )
+        assert f"cannot be enforced{where}" in message
