@@ -107,8 +107,8 @@ def _from_schema(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
     try:
         return Grammar(constraint, _schema_body(schema.text()), vocabulary)
     except GrammarError as error:
-        place = _place_of(error.message, schema, vocabulary)
-        where = "" if place is None else f" at {place or 'its root'}"
+        found = _place_of(error.message, schema, vocabulary)
+        where = "" if found is None else f" at {found or 'its root'}"
         message = error.message.replace("enforced:", f"enforced{where}:", 1)
         raise GrammarError(message, error.hint) from error
 
