@@ -24,6 +24,9 @@ def check_constraint(constraint: Constraint) -> None:
 class _NoTokenizer:
     strips_first_space = False
 
+    def id_of(self, text: str) -> None:
+        """No text is a token."""
+
 
 class _Bytes(Vocabulary):
     """Every byte as a token."""

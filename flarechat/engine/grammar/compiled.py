@@ -18,6 +18,7 @@ from flarechat.engine.grammar.patterns import PatternError, matched
 from flarechat.engine.grammar.pointers import look_up
 from flarechat.engine.grammar.schema import PreparedSchema, prepared
 from flarechat.engine.grammar.vocabulary import Vocabulary
+from flarechat.engine.text.thinking import thinks
 from flarechat.errors import GrammarError
 from flarechat.protocol import Constraint
 
@@ -57,6 +58,9 @@ class Grammar:
         self.constraint, self.vocabulary = constraint, vocabulary
         self._body, self._fresh = body, dict[str, Matcher]()
         self.matcher()
+        if thinks(vocabulary.tokenizer):
+            self.matcher(behind=True)
+            vocabulary.thinkable, vocabulary.closing  # noqa: B018  made here, where no round waits
 
     def matcher(self, *, behind: bool = False) -> Matcher:
         """A matcher at the beginning of an answer, or `behind` other text, where up to four blanks

@@ -207,8 +207,8 @@ class _Place:
         return not mark or not rest or self.matcher.fits(vocabulary.encoded(rest))
 
     def _thinkable_bits(self) -> bytearray:
-        columns = self._grammar.vocabulary.columns
-        bits = bytearray((columns + 7) // 8)
-        for token in filter(self._thinkable, range(columns)):
-            bits[token // 8] |= 1 << token % 8
+        bits = bytearray(self._grammar.vocabulary.thinkable)
+        for token in self._grammar.vocabulary.closing:
+            if not self._thinkable(token):
+                bits[token // 8] &= ~(1 << token % 8)
         return bits

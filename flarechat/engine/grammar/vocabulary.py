@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from flarechat.engine.text.thinking import CLOSE
 from flarechat.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -51,6 +53,24 @@ class Vocabulary:
             raise self._fault
         assert self._library is not None, "the thread has ended without a fault"
         return self._library
+
+    @cached_property
+    def thinkable(self) -> bytes:
+        """The tokens that thinking may go on with wherever they do not close it: token i is bit
+        i % 8 of byte i // 8, in ceil(columns / 8) bytes. All that say something or steer, but no
+        end."""
+        bits = bytearray((self.columns + 7) // 8)
+        for token in range(self.columns):
+            said = self.tokenizer.token_bytes(token) or self.tokenizer.is_control(token)
+            if said and token not in self.eos:
+                bits[token // 8] |= 1 << token % 8
+        return bytes(bits)
+
+    @cached_property
+    def closing(self) -> tuple[int, ...]:
+        """The tokens that can complete the closing mark of thinking."""
+        last = CLOSE[-1:].encode()
+        return tuple(n for n in range(self.columns) if last in self.tokenizer.token_bytes(n))
 
     def encoded(self, text: bytes) -> list[int]:
         """Tokens with exactly these bytes."""

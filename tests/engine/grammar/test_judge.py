@@ -18,6 +18,7 @@ from tests.engine.grammar.conftest import EOS
 from tests.engine.grammar.walks import bits
 from tests.models import tiny
 
+TOKEN_BYTES = Tokenizer.token_bytes
 OPEN, CLOSE = "<think>", "</think>"
 
 
@@ -239,3 +240,26 @@ def test_drafts_that_the_constraint_cannot_be_followed_along_are_no_fault_of_the
     assert Verdict(len(tokens), ended=True) == judge.judge(tokens)
     assert judge.kept(tokens)
     assert judge.result().satisfied and "" == judge.result().error
+
+
+def test_behind_thinking_nothing_is_left_to_be_made(
+    thinker: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a grammar is compiled in the middle of an answer, nor is every token looked at."""
+    judge = judge_of(thinker)
+    looked: list[int] = []
+
+    def look(self: Tokenizer, token: int) -> bytes:
+        looked.append(token)
+        return TOKEN_BYTES(self, token)
+
+    monkeypatch.setattr("flarechat.engine.grammar.compiled._library_matcher", None)
+    monkeypatch.setattr(Tokenizer, "token_bytes", look)
+    tokens = [thinker.tokenizer.id_of(OPEN) or 0, *said(thinker, "hm")]
+    verdict = judge.judge([*tokens, EOS])
+
+    assert len(looked) < 40
+    assert 3 == verdict.kept and not judge.kept(tokens) and "thinking" == judge.state
+    assert bits(verdict.legal or b"") == [
+        token for token in range(thinker.columns) if judge.legal([token])
+    ]
