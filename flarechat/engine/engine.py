@@ -24,7 +24,7 @@ from flarechat.engine.grammars import Grammars
 from flarechat.engine.keeper import Keeper
 from flarechat.engine.language import Language
 from flarechat.engine.plan import Plan, extent_for
-from flarechat.engine.player import RoundPlayer
+from flarechat.engine.player import LaneError, RoundPlayer
 from flarechat.engine.slot import SCRATCH_ROWS, Lanes, SlotPool
 from flarechat.engine.snapshot_tree import Store
 from flarechat.errors import EngineError, FlarechatError
@@ -125,9 +125,12 @@ class Engine:
 
     def _guarded(self, work: Callable[[], None], concerned: Sequence[Answer]) -> None:
         """Run a piece of work; its failure ends the requests concerned and nothing else, once
-        the rounds that were under way are read."""
+        the rounds that were under way are read. That of one lane ends its request alone."""
         try:
             work()
+        except LaneError as error:
+            self._drain()
+            self._fail([error.answer], error.failure)
         except Exception as failure:
             self._drain()
             self._fail(concerned, failure)

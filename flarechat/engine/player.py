@@ -59,6 +59,14 @@ class Flight:
         return [offer.where(answer.context, answer.pending) for offer, answer in pairs]
 
 
+class LaneError(Exception):
+    """One answer's drafts could not be staged; nothing was launched."""
+
+    def __init__(self, answer: Answer, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.answer, self.failure = answer, failure
+
+
 class RoundPlayer:
     """Plays rounds of up to four lanes over one slot pool, of at most `capacity` rows each.
 
@@ -97,10 +105,11 @@ class RoundPlayer:
         return [] if any(self._holds_up(answer) for answer in playing) else list(playing)
 
     def launch(self, answers: Sequence[Answer]) -> None:
-        """Stage and choose one round over `answers`, and have it played."""
+        """Stage and choose one round over `answers`, and have it played. LaneError where one of
+        them cannot be staged."""
         began = time.perf_counter()
         rows = self.capacity // lanes_for(len(answers))
-        offers = tuple(self._stage(answer, rows - 1) for answer in answers)
+        offers = tuple(self._staged(answer, rows - 1) for answer in answers)
         known = max(a.context for a in answers)
         context = max(a.context + self._out(a) for a in answers)
         choice = self._choose(answers, offers, context)
@@ -196,6 +205,12 @@ class RoundPlayer:
         how = flight.choice.drafting, flight.choice.draft_tokens
         copied = offer.copied(*how)
         return copied if copied == offer.drafted(*how) else 0
+
+    def _staged(self, answer: Answer, most: int) -> Offer:
+        try:
+            return self._stage(answer, most)
+        except Exception as failure:
+            raise LaneError(answer, failure) from failure
 
     def _stage(self, answer: Answer, most: int) -> Offer:
         most = min(most, answer.request.speculation.draft_tokens, answer.left - 1)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from flarechat.engine.grammar import Matcher, compile_constraint
+from flarechat.engine.grammar import GrammarJudge, Matcher, compile_constraint
 from flarechat.errors import ConstraintError
 from flarechat.protocol import (
     Called,
@@ -333,6 +333,28 @@ def fail_behind(monkeypatch: pytest.MonkeyPatch, told: tuple[int, ...]) -> None:
 
     monkeypatch.setattr(Matcher, "copy", copy)
     monkeypatch.setattr(Matcher, "advance", advance)
+
+
+def test_a_lane_that_cannot_be_staged_ends_its_answer_alone(
+    desk: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = desk(lanes=2)
+    alone, _ = made.ask("the", max_tokens=30, sampling=WARM)
+
+    def failing(self: GrammarJudge, limit: int) -> list[int]:
+        raise ValueError("the copy cannot be read")
+
+    monkeypatch.setattr(GrammarJudge, "forced", failing)
+    requests = [made.request("hello", constraint=OBJECT)]
+    requests.append(made.request("the", max_tokens=30, sampling=WARM))
+    for request in requests:
+        made.engine.submit(request)
+    made.run()
+    failed, other = (made.finished(request.id) for request in requests)
+
+    assert failed.error and "cannot be read" in failed.error.message
+    assert other.error is None and alone.text == other.text
+    assert not made.engine.busy
 
 
 LOOK = Tool(
