@@ -41,7 +41,6 @@ class _Option(NamedTuple):
     """One way to play the next round: the tokens of all lanes it should bring, and its price.
 
     `ms` is None while no round of so many lanes was ever timed; rows are then assumed cheap.
-    `forced` and `copied` are the most drafts of their kind in a lane.
     `gain` is E/T in tokens a millisecond.
     """
 
@@ -50,8 +49,6 @@ class _Option(NamedTuple):
     tokens: float
     key: CostKey
     ms: float | None
-    forced: int
-    copied: int
     gain: float
 
     def figures(self, *, units: bool = True) -> str:
@@ -59,23 +56,27 @@ class _Option(NamedTuple):
         tokens = f"{self.tokens:.1f}{' tok' if units else ''}"
         return tokens if self.ms is None else f"{tokens} in {self.ms:.0f}{' ms' if units else ''}"
 
-    def kinds(self, lanes: int) -> str:
-        """How many drafts of which kind, in words."""
-        learned = self.draft_tokens - self.forced - self.copied
+    def kinds(self, offers: Sequence[Offer]) -> str:
+        """How many drafts of which kind, at most in a lane, in words."""
+        copies = [offer.copied(self.drafting, self.draft_tokens) for offer in offers]
+        given = [min(o.forced, count) for o, count in zip(offers, copies, strict=True)]
+        forced, lanes = max(given), len(offers)
+        copied = max(count - sure for count, sure in zip(copies, given, strict=True))
+        learned = self.draft_tokens - forced - copied
         if lanes > 1:
             learned = self.draft_tokens if runs_chain(self.drafting) else 0
-        counts = {"forced": self.forced, "copied": self.copied, "mtp": learned}
+        counts = {"forced": forced, "copied": copied, "mtp": learned}
         *kinds, last = (kind for kind, count in counts.items() if count)
         if lanes == 1:
             return " + ".join(f"{counts[kind]} {kind}" for kind in (*kinds, last))
         named = f"{', '.join(kinds)} or {last}" if kinds else last
         return f"{'up to ' if kinds else ''}{self.draft_tokens} {named}"
 
-    def name(self, lanes: int) -> str:
+    def name(self, offers: Sequence[Offer]) -> str:
         """The drafts in words."""
         if self.draft_tokens == 0:
             return "no draft"
-        return f"{self.kinds(lanes)} {'draft' if self.draft_tokens == 1 else 'drafts'}"
+        return f"{self.kinds(offers)} {'draft' if self.draft_tokens == 1 else 'drafts'}"
 
 
 class Controller:
@@ -100,10 +101,10 @@ class Controller:
             return Choice(0, "no draft to offer")
         if not adaptive:
             full = max(options, key=lambda o: (o.draft_tokens, _FULLEST.index(o.drafting)))
-            return _chosen(full, f"fixed width: {full.name(len(offers))}")
+            return _chosen(full, f"fixed width: {full.name(offers)}")
         best = max(options, key=_merit)
-        probe = self._probe(options, best, len(offers))
-        return probe or _chosen(best, _reason(options, best, len(offers)))
+        probe = self._probe(options, best, offers)
+        return probe or _chosen(best, _reason(options, best, offers))
 
     def record(
         self, offers: Sequence[Offer], choice: Choice, accepted: Sequence[int], ms: float,
@@ -159,19 +160,18 @@ class Controller:
         first = CostKey.of(lanes, 1, context, learned=chain)
         expected = self._expected(offers, drafting, most)
         copies = [o.copied(drafting, MAX_DRAFT_TOKENS) for o in offers]
-        given = [min(o.forced, count) for o, count in zip(offers, copies, strict=True)]
+        any_copies = any(copies)
         for depth in [0] if drafting == "none" else range(1, most + 1):
-            if drafting == "both" and not (any(copies) and _continued(offers, copies, depth)):
+            if drafting == "both" and not (any_copies and _continued(offers, copies, depth)):
                 continue
-            forced = min(max(given), depth)
-            pairs = zip(copies, given, strict=True)
-            copied = max(min(count, depth) - min(sure, depth) for count, sure in pairs)
             key = CostKey(lanes, depth + 1, first.bucket, chain)
             ms, tokens = self.costs.ms(key), expected[depth]
             gain = tokens / (key.bulk() if ms is None else ms)
-            yield _Option(drafting, depth, tokens, key, ms, forced, copied, gain)
+            yield _Option(drafting, depth, tokens, key, ms, gain)
 
-    def _probe(self, options: Sequence[_Option], best: _Option, lanes: int) -> Choice | None:
+    def _probe(
+        self, options: Sequence[_Option], best: _Option, offers: Sequence[Offer]
+    ) -> Choice | None:
         """A look past the choice, if one is due and the budget pays its expected loss."""
         if self._since_probe < self._probe_every:
             return None
@@ -187,7 +187,7 @@ class Controller:
         age = ages[option]
         last = "never timed" if age is None else f"last timed {age} rounds ago"
         self._probe_gain = best.gain
-        reason = f"probe: {option.name(lanes)}, {last}"
+        reason = f"probe: {option.name(offers)}, {last}"
         return _chosen(option, reason, probe=True)
 
     def _loss(self, option: _Option, best: _Option) -> float:
@@ -235,19 +235,19 @@ def _apart(one: _Option, other: _Option) -> int:
     return abs(one.draft_tokens - other.draft_tokens)
 
 
-def _reason(options: Sequence[_Option], best: _Option, lanes: int) -> str:
+def _reason(options: Sequence[_Option], best: _Option, offers: Sequence[Offer]) -> str:
     """Why the best is: its figures beside those of what it is an alternative to.
 
     Short enough, with one lane, for the two lines that a panel has for it.
     """
-    what, copies = best.name(lanes), best.drafting == "copies"
+    what, copies = best.name(offers), best.drafting == "copies"
     most = max(o.draft_tokens for o in options if o.drafting == best.drafting)
-    if copies and best.draft_tokens < most and not best.forced:
+    if copies and best.draft_tokens < most and not any(offer.forced for offer in offers):
         what = f"{best.draft_tokens} of {most} copied drafts"
     others, how = options[:1], "without"
     if best.draft_tokens == 0:
         others = options[1:]
-        how = f"with {max(others, key=_merit).kinds(lanes)}"
+        how = f"with {max(others, key=_merit).kinds(offers)}"
     elif copies and (chains := [o for o in options if runs_chain(o.drafting)]):
         others, how = chains, "with mtp"
     return f"{what}: {best.figures()} vs {max(others, key=_merit).figures(units=False)} {how}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import sys
+from types import FrameType
 
 import pytest
 
+from flarechat.engine import controller as controller_module
 from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.offer import Offer
 
@@ -215,3 +218,23 @@ def test_a_damaged_saved_state_is_left_out(junk: dict[str, object]) -> None:
 
     assert {} == controller.state()["costs"]
     assert 7 == controller.choose([COPY], CONTEXT).draft_tokens
+
+
+def test_words_are_made_only_for_the_options_that_are_named() -> None:
+    """What one more draft costs the choice: its price and E/T, and nothing that looks at lanes."""
+
+    def calls(offer: Offer) -> int:
+        controller, seen = Controller(), list[str]()
+
+        def look(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code.co_filename == controller_module.__file__:
+                seen.append(frame.f_code.co_name)
+
+        sys.setprofile(look)
+        try:
+            controller.choose([offer] * 4, CONTEXT)
+        finally:
+            sys.setprofile(None)
+        return len(seen)
+
+    assert calls(Offer(learned=7)) - calls(Offer(learned=6)) < 16
