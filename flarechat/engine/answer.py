@@ -209,7 +209,7 @@ class Answer:
             repair_ms=round(played.repair_ms, 3),
             redrawn=played.redrawn,
             forced=sources.count(FORCED),
-            removed=offer.removed,
+            removed=offer.cut(choice.drafting, choice.draft_tokens),
         )
 
     def _count(self, event: Round) -> None:

@@ -39,7 +39,7 @@ class Offer:
         place."""
         if self.expects in (None, (consumed, pending)):
             return self
-        return replace(self, source="none", count=0, match_length=0, origin="")
+        return replace(self, source="none", count=0, match_length=0, origin="", removed=0)
 
     @property
     def kind(self) -> str:
@@ -49,6 +49,12 @@ class Offer:
     def copied(self, drafting: str, draft_tokens: int) -> int:
         """How many of K drafts are copies or forced; they come first."""
         return min(self.count, draft_tokens) if drafting in ("copies", "both") else 0
+
+    def cut(self, drafting: str, draft_tokens: int) -> int:
+        """How many drafts of a copy a round of K left out as they may not stand: none where it put
+        up no copies, or did not come to where the copy was cut."""
+        reached = drafting in ("copies", "both") and self.count <= draft_tokens
+        return self.removed if reached else 0
 
     def drafted(self, drafting: str, draft_tokens: int) -> int:
         """How many drafts there are in all, of K at most."""

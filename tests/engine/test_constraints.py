@@ -13,7 +13,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from flarechat.engine.controller import Choice, Controller
 from flarechat.engine.grammar import GrammarJudge, Matcher, compile_constraint
+from flarechat.engine.offer import Offer
 from flarechat.errors import ConstraintError
 from flarechat.protocol import (
     Called,
@@ -135,6 +137,28 @@ def test_by_ratio_every_answer_is_valid_and_copies_are_cut_to_what_is_legal(desk
 
     assert len(texts) > 6
     assert removed
+
+
+def test_rounds_without_copies_have_removed_none(
+    desk: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, seen = desk(), list[int]()
+
+    def choose(self: Controller, offers: Sequence[Offer], *_: object, **__: object) -> Choice:
+        seen.append(offers[0].removed)
+        return Choice(offers[0].learned, "the chain alone", drafting="mtp")
+
+    monkeypatch.setattr(Controller, "choose", choose)
+    for seed in range(12):
+        finished, rounds = made.ask(
+            "hello", sampling=replace(WARM, seed=seed), constraint=OBJECT, max_tokens=90
+        )
+        assert not any(r.removed for r in rounds)
+        assert finished.constraint and 0 == finished.constraint.removed
+        if any(seen):
+            break
+
+    assert any(seen)
 
 
 def test_an_answer_that_the_budget_cuts_off_is_told_as_incomplete(desk: Make) -> None:

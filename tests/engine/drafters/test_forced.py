@@ -90,3 +90,20 @@ def test_nothing_stays_sure_behind_the_round() -> None:
 
 def test_without_a_drafter_nothing_is_offered() -> None:
     assert Offer() == make_drafter("none", 1, CPU).stage(0, 7, forced=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("drafting", "draft_tokens", "cut"),
+    [
+        ("none", 0, 0),
+        ("mtp", 7, 0),
+        ("copies", 2, 0),
+        ("copies", 3, 4),
+        ("both", 2, 0),
+        ("both", 7, 4),
+    ],
+)
+def test_drafts_that_no_round_came_to_do_not_count_as_removed(
+    drafting: str, draft_tokens: int, cut: int
+) -> None:
+    assert cut == Offer("history", 3, 8, learned=7, removed=4).cut(drafting, draft_tokens)
