@@ -23,20 +23,30 @@ if TYPE_CHECKING:
     from flarechat.engine.slot import Lanes
 
 
-def mask_of(legal: bytes, vocabulary: int, device: torch.device) -> Tensor:
+# Legal tokens are few where there are so many times as many columns.
+_FEW = 4
+
+
+def mask_of(legal: bytes, vocabulary: int) -> np.ndarray:
     """bool [V] of bits: token i is bit i % 8 of byte i // 8. ConstraintError if none is set."""
     bits = np.unpackbits(np.frombuffer(legal, np.uint8), count=vocabulary, bitorder="little")
     if not bits.any():
         raise ConstraintError(
             "The constraint leaves no token that could come next.", "Give another constraint."
         )
-    return torch.from_numpy(bits.view(np.bool_)).to(device)
+    return bits.view(np.bool_)
 
 
-def redrawn(logits: Tensor, lanes: Lanes, before: Tensor, shape: LawShape, legal: Tensor) -> int:
+def redrawn(
+    logits: Tensor, lanes: Lanes, before: Tensor, shape: LawShape, legal: np.ndarray
+) -> int:
     """A token for one lane's row, logits [1, 1, V], that follows the round's tokens `before` it,
     int64 [1, n]; the lane stands as before the round. Only tokens `legal`, bool [V], are drawn."""
+    if np.count_nonzero(legal) == 1:
+        return int(legal.argmax())
     law = _possible(masked_law(logits, lanes, before, shape, legal))
+    if law.certain:
+        return int(law.only())
     position, seed = lanes.positions(1, before.shape[1] + 1), lanes.seed()[:, None]
     if bool(lanes.match()[0]):
         noise = rng.gumbel(seed[..., None], rng.SAMPLE, position[..., None], law.candidates())
@@ -53,21 +63,25 @@ def _possible(law: TargetLaw) -> TargetLaw:
 
 
 def masked_law(
-    logits: Tensor, lanes: Lanes, before: Tensor, shape: LawShape, legal: Tensor
+    logits: Tensor, lanes: Lanes, before: Tensor, shape: LawShape, legal: np.ndarray
 ) -> TargetLaw:
     """The law over legal tokens alone, arguments as of `redrawn`. Where filters leave none of them,
     that of penalties and temperature; at temperature 0 the likeliest of them."""
     first = before.shape[1]
     law = target_law(logits, lanes, before, shape, first=first)
-    probs = torch.where(legal[law.candidates()], law.probs, 0.0)
+    mask = torch.from_numpy(legal).to(logits.device)
+    probs = torch.where(mask if law.ids is None else mask[law.ids], law.probs, 0.0)
     total = probs.sum(-1, keepdim=True)
     if bool(total > 0):
         return TargetLaw(probs / total, law.ids, law.rising)
-    logits = logits.float()
+    # By numpy: torch would look for them in threads, which may be kept waiting.
+    only = torch.from_numpy(legal.nonzero()[0]).to(logits.device)
+    # Few are taken from the row first; picking most of what penalties read takes longer than it.
+    columns = only if _FEW * len(only) < len(legal) else None
+    logits = (logits if columns is None else logits[..., columns]).float()
     if shape.penalties:
-        logits = penalised(logits, lanes, before, first)
-    ids = legal.nonzero()[None, None, :, 0]
-    logits = logits[..., ids[0, 0]]
+        logits = penalised(logits, lanes, before, first, columns)
+    ids, logits = only[None, None], logits if columns is not None else logits[..., only]
     heat = lanes.sampling().temperature[:, None, None]
     if not bool(heat > 0):
         best = ids[..., logits.argmax(-1)[0]]

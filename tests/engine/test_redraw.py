@@ -21,6 +21,7 @@ from flarechat.engine.executors.eager import EagerExecutor
 from flarechat.engine.frame import read
 from flarechat.engine.plan import LawShape, Plan
 from flarechat.engine.proposal import Proposal
+from flarechat.engine.redraw import masked_law
 from flarechat.engine.slot import Lanes, SlotPool
 from flarechat.errors import ConstraintError
 from flarechat.protocol import Sampling
@@ -204,6 +205,30 @@ def test_the_likeliest_legal_token_at_temperature_zero() -> None:
         said, redraws = play(target, LawDrafter(target), GREEDY, acceptance, 3, 4)
         assert {tuple(expected)} == set(said)
         assert redraws
+
+
+@pytest.mark.parametrize("count", [2, 30], ids=["few legal", "most legal"])
+def test_where_filters_leave_nothing_penalties_and_temperature_hold(count: int) -> None:
+    columns, said = 40, [7, 9, 7]
+    sampling = Sampling(
+        temperature=0.7, top_k=3, repetition_penalty=1.5, presence_penalty=0.4,
+        frequency_penalty=0.3,
+    )  # fmt: skip
+    logits = torch.randn(columns, generator=torch.Generator().manual_seed(3))
+    legal = torch.zeros(columns, dtype=torch.bool)
+    legal[logits.argsort()[:count]] = legal[9] = True
+    logits[9] = -1.0
+    pool = SlotPool(1, 64, columns, CPU)
+    pool.open(0, PROMPT, sampling=sampling, seed=1, match=True, budget=9, eos=())
+    pool.start(0)
+    lanes, shape = Lanes(pool, (0,)), LawShape.of([sampling], columns)
+    law = masked_law(logits[None, None], lanes, torch.tensor([said]), shape, legal.numpy())
+    bare = replace(sampling, top_k=0)
+    expected = law_by_transformers(logits, bare, PROMPT, said, columns).double() * legal
+
+    drawn = torch.zeros(columns, dtype=torch.float64)
+    drawn[law.candidates()[0, 0]] = law.probs[0, 0].double()
+    assert torch.allclose(drawn, expected / expected.sum(), atol=1e-6)
 
 
 def test_a_mask_without_a_token_is_an_error_in_words() -> None:

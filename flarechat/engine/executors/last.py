@@ -51,7 +51,7 @@ class LastRound:
         lane, own, numbers = self._lane(slot)
         emitted, tokens = numbers[EMITTED], self._tokens(lane)
         assert row < emitted, f"row {row} of {emitted} was not emitted"
-        mask = mask_of(legal, self.logits.shape[-1], self.logits.device)
+        mask = mask_of(legal, self.logits.shape[-1])
         self._rewind(lane, own, tokens[:, :emitted])
         logits = self.logits[lane : lane + 1, row : row + 1]
         token = redrawn(logits, own, tokens[:, :row], self.plan.law, mask)
