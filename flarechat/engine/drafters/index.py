@@ -54,7 +54,11 @@ class CopyIndex:
         self._cells: dict[int, _Cell] = {}
         self._count = 0
         self._tails: dict[str, deque[int]] = {}
-        self._index: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in KEY_LENGTHS}
+        # A key's only continuation, or all of them, the most recent last: where streams interleave,
+        # that one's key can leave the ring before an older one's does.
+        self._index: dict[int, dict[tuple[int, ...], int | list[int]]] = {
+            n: {} for n in KEY_LENGTHS
+        }
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -72,8 +76,9 @@ class CopyIndex:
     def find(self, suffix: Sequence[int], limit: int = MAX_COPY) -> Copy | None:
         """The most recent continuation of `suffix`'s last 8 tokens, else of its last 4."""
         for length in KEY_LENGTHS:
-            at = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
-            if at is not None:
+            found = self._index[length].get(tuple(suffix[-length:])) if limit > 0 else None
+            if found is not None:
+                at = found[-1] if isinstance(found, list) else found
                 tokens = self._follow(at, min(limit, MAX_COPY))
                 return Copy(tokens, length, self._cells[at].stream, at)
         return None
@@ -114,12 +119,22 @@ class CopyIndex:
 
     def _register(self, length: int, places: Sequence[int], continuation: int) -> None:
         key = tuple(self._cells[place].token for place in places)
-        self._index[length][key] = continuation
+        keys = self._index[length]
+        before = keys.get(key)
+        if before is None:
+            keys[key] = continuation
+        elif isinstance(before, list):
+            before.append(continuation)
+        else:
+            keys[key] = [before, continuation]
         self._cells[places[0]].starts.append((length, key, continuation))
 
     def _evict(self, oldest: int) -> None:
         for length, key, continuation in self._cells.pop(oldest).starts:
-            if self._index[length].get(key) == continuation:
+            held = self._index[length][key]
+            if isinstance(held, list) and len(held) > 1:
+                held.remove(continuation)
+            else:
                 del self._index[length][key]
 
     def _follow(self, at: int | None, limit: int) -> tuple[int, ...]:

@@ -61,6 +61,17 @@ def test_it_finds_what_a_scan_of_the_ring_finds(
     assert min(len(ring), capacity or len(ring)) == len(index)
 
 
+def test_an_older_occurrence_is_found_once_the_newest_has_lost_its_beginning() -> None:
+    index = CopyIndex(12)
+    index.append("one", [0])
+    index.append("two", [0, 0, 0, 1, 5])
+    index.append("one", [0, 0, 1, 6])
+    assert Copy((6,), 4, "one") == index.find([0, 0, 0, 1])
+    index.append("three", [9, 9, 9])
+
+    assert Copy((5,), 4, "two") == index.find([0, 0, 0, 1])
+
+
 def behind(
     ring: list[tuple[str, int]], copy: Copy, kept: int, capacity: int | None
 ) -> tuple[int, Copy] | None:
