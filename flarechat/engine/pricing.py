@@ -5,10 +5,11 @@ Owns the exponential means and their rules (clamping, seeding, probes apart). Kn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from flarechat.engine.offer import FORCED
 from flarechat.protocol import MAX_DRAFT_TOKENS
 
 SURVIVAL_PRIOR = {
@@ -52,7 +53,8 @@ class Survival:
     """P(draft at depth d is kept | the one before was), by the draft's kind and its depth.
 
     Depth is the place in the round: of a copy's key length, or of the MTP chain, which runs
-    through copied drafts as well.
+    through copied drafts as well. Forced drafts in front do not count: what goes on from them
+    survives no worse than what begins a round.
     """
 
     def __init__(self) -> None:
@@ -61,13 +63,13 @@ class Survival:
 
     def observe(self, kinds: Sequence[str], accepted: int) -> None:
         """One lane's drafts: depths up to accepted + 1 were reached, as far as offered."""
-        for depth, kind in enumerate(kinds[: accepted + 1]):
+        for place, (kind, depth) in enumerate(_depths(kinds[: accepted + 1])):
             self._rates.pop(kind, None)
             floor = _SURVIVAL_FLOOR_RATES.get(kind, _SURVIVAL_FLOOR_RATE)
             means = self.means.setdefault(kind, [])
             while len(means) <= depth:
                 means.append(Mean())
-            means[depth].add(1.0 if depth < accepted else 0.0, floor)
+            means[depth].add(1.0 if place < accepted else 0.0, floor)
 
     def rates(self, kind: str, depths: int) -> list[float]:
         """The conditional rates at depths 0, 1, …; thin depths lean on the one before."""
@@ -90,7 +92,7 @@ class Survival:
         """E[tokens of a round] with the first 0, 1, … of these drafts: 1 + p1 + p1 p2 + …"""
         rates = {kind: self.rates(kind, len(kinds)) for kind in dict.fromkeys(kinds)}
         totals, reach = [1.0], 1.0
-        for depth, kind in enumerate(kinds):
+        for kind, depth in _depths(kinds):
             reach *= rates[kind][depth]
             totals.append(totals[-1] + reach)
         return totals
@@ -109,6 +111,14 @@ class Survival:
                 continue
             if all(0 <= m.value <= 1 and 0 <= m.count < _MOST_COUNT for m in means):
                 self.means[str(kind)] = means
+
+
+def _depths(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Each draft's kind and depth, which those that are forced do not add to for others."""
+    forced = 0
+    for place, kind in enumerate(kinds):
+        forced += kind == FORCED
+        yield kind, place if kind == FORCED else place - forced
 
 
 class CostKey(NamedTuple):

@@ -35,6 +35,20 @@ def test_depths_never_reached_lean_on_the_ones_before_and_on_the_prior() -> None
     assert pytest.approx([1.0, 1 + 0.62]) == survival.expected(("mtp",))
 
 
+def test_what_goes_on_from_forced_drafts_is_as_deep_as_what_begins_a_round() -> None:
+    alone, behind = Survival(), Survival()
+    for place in range(40):
+        kept = int(place % 3 == 0) + int(place % 6 == 0)
+        alone.observe(("mtp", "mtp"), kept)
+        behind.observe(("grammar",) * 3 + ("mtp", "mtp"), 3 + kept)
+
+    assert alone.rates("mtp", 7) == behind.rates("mtp", 7)
+    *_, given, one, two = behind.expected(("grammar",) * 3 + ("mtp", "mtp"))
+    first, second = alone.rates("mtp", 2)
+    assert 4 == given
+    assert pytest.approx([first, first * second]) == [one - given, two - one]
+
+
 def test_a_run_of_bad_luck_does_not_drop_the_chain() -> None:
     survival = Survival()
     for place in range(300):
