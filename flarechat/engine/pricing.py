@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from flarechat.engine.offer import FORCED
 from flarechat.protocol import MAX_DRAFT_TOKENS
 
 SURVIVAL_PRIOR = {
@@ -28,7 +27,7 @@ _MOST_MS, _MOST_COUNT = 1e9, 1 << 31
 _ROW_SLOPE, _CHAIN_SLOPE = 0.08, 0.05
 _STALE_ROUNDS = 64
 _TRUSTED_PROBES = 3
-_CHAIN = "mtp"
+_CHAIN, _FORCED = "mtp", "grammar"
 
 
 @dataclass(slots=True)
@@ -117,8 +116,8 @@ def _depths(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Each draft's kind and depth, which those that are forced do not add to for others."""
     forced = 0
     for place, kind in enumerate(kinds):
-        forced += kind == FORCED
-        yield kind, place if kind == FORCED else place - forced
+        forced += kind == _FORCED
+        yield kind, place if kind == _FORCED else place - forced
 
 
 class CostKey(NamedTuple):
