@@ -198,7 +198,8 @@ class Engine:
             eos=self.language.eos, tokenizer=self.language.tokenizer, begun=begun, since=since,
             grammar=grammar, form=self.language.form() if request.offered else None,
         )  # fmt: skip
-        answer.opening = self.language.opening(request, prompt)
+        if self.bookings.keeper.tree.budget:
+            answer.opening = self.language.opening(request, prompt)
         self.bookings.begin(answer)
         if request.controller:
             self.controller.load(request.controller)

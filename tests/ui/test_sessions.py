@@ -191,7 +191,7 @@ async def test_a_deletion_takes_along_what_was_computed_and_says_what_stays() ->
         await settled(chat)
 
         assert [True, False, True] == [path.exists() for path in (stays, goes, other)]
-        assert "A snapshot stays, with words of it" in said(chat)
+        assert "A snapshot stays, with words that no chat has any more" in said(chat)
 
 
 @pytest.mark.parametrize("kind", ["markdown", "openai", "bundle"])
