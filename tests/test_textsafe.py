@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flarechat.textsafe import strip_controls, well_formed
+from flarechat.textsafe import spelt_out, strip_controls, well_formed
 
 CONTROLS = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - {"\n", "\t"}
 texts = st.text(alphabet=st.sampled_from(["a", "\x1b", "[", "\n", "\t", "\r", "\x9b", "é", "🦊"]))
@@ -34,3 +34,9 @@ def test_every_control_character_is_stripped() -> None:
 
 def test_a_lone_surrogate_becomes_a_character_that_can_be_encoded() -> None:
     assert b"a?b" == well_formed("a\udc80b").encode()
+
+
+def test_what_turns_or_hides_text_is_spelt_out_and_joiners_stay() -> None:
+    assert "rm \\u202efdp.exe\\u2066 a\\u200bb" == spelt_out("\x1brm \u202efdp.exe\u2066 a\u200bb")
+    assert "\\ufeffa\\u2028" == spelt_out("\ufeffa\u2028")
+    assert "می\u200cخواهم 👩\u200d🚀 é" == spelt_out("می\u200cخواهم 👩\u200d🚀 é")

@@ -27,7 +27,7 @@ from flarechat.protocol import (
     to_dict,
 )
 from flarechat.sessions.turns import Turn
-from flarechat.textsafe import strip_controls
+from flarechat.textsafe import spelt_out, strip_controls
 
 
 class Printer(Protocol):
@@ -82,7 +82,7 @@ class TextPrinter:
         [call] = [call for call in answer.calls if call.id == turn.call]
         arguments = _shortened(json.dumps(call.arguments, ensure_ascii=False))
         told = f"{turn.name} {arguments} → {_shortened(turn.text)}"
-        print(f"flarechat: {strip_controls(told)}", file=sys.stderr, flush=True)
+        print(f"flarechat: {spelt_out(told)}", file=sys.stderr, flush=True)
 
     def _break_line(self) -> None:
         if self._last != "\n":

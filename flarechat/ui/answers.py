@@ -14,7 +14,7 @@ from textual.content import Content
 
 from flarechat.chat import Turn
 from flarechat.protocol import ToolCall
-from flarechat.textsafe import strip_controls
+from flarechat.textsafe import spelt_out, strip_controls
 from flarechat.ui import jsontext, markdown
 from flarechat.ui.format import UNICODE, Glyphs
 from flarechat.ui.markdown import MUTED, Block, Prose
@@ -82,10 +82,11 @@ def call_blocks(calls: Sequence[ToolCall]) -> list[Block]:
     """Calls of tools: the name of each, and its arguments laid out."""
     parts: list[Block] = []
     for call in calls:
-        parts.append(Prose(Content.assemble("calls ", (strip_controls(call.name), "bold"))))
+        parts.append(Prose(Content.assemble("calls ", (spelt_out(call.name), "bold"))))
         written = arguments_text(call)
         reading = jsontext.read(written)
-        block = markdown.code(reading.pretty if reading.whole else written, "json")
+        laid_out = spelt_out(reading.pretty) if reading.whole else written
+        block = markdown.code(laid_out, "json")
         block.gap = False
         parts.append(block)
     return parts
@@ -93,7 +94,7 @@ def call_blocks(calls: Sequence[ToolCall]) -> list[Block]:
 
 def arguments_text(call: ToolCall) -> str:
     """The arguments of a call as JSON in one line."""
-    return strip_controls(json.dumps(call.arguments, ensure_ascii=False))
+    return spelt_out(json.dumps(call.arguments, ensure_ascii=False))
 
 
 def result_blocks(text: str, *, folded: bool) -> list[Block]:

@@ -298,13 +298,14 @@ async def test_escape_codes_are_harmless_in_results_names_and_arguments(tmp_path
     told, shown = await odd(tmp_path, r"print('\x1b]0;owned\x07\x1b[31mred\x1b[0m \x9b2Jend')")
     assert "red end" == told and "red end" in shown and "owned" not in shown
 
-    evil = calls(("c1", "odd", {"text": "\x1b[2J\x9b31m<b>[/]"}))
+    evil = calls(("c1", "odd", {"text": "\x1b[2J\x9b31m<b>[/] \u202egnp.exe"}))
     async with chatting(ScriptedEngine([evil, words("ok")]), size=(100, 32)) as chat:
         await chat.say(f"/tools {tool_file(tmp_path, 'pass')}")
         await chat.app.workers.wait_for_complete()
         await asked(chat)
         drawn = chat.text
-        assert "<b>[/]" in drawn and not any(code in drawn for code in "\x1b\x9b")
+        assert "<b>[/]" in drawn and not any(code in drawn for code in "\x1b\x9b\u202e")
+        assert drawn.count(r"\u202egnp.exe") == 2, "in the transcript and in the question"
         await chat.press("n", "enter")
         await at_rest(chat)
         assert not any(code in chat.text for code in "\x1b\x9b")

@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from flarechat.protocol import ToolCall
-from flarechat.textsafe import strip_controls
+from flarechat.textsafe import spelt_out, strip_controls
 from flarechat.ui import messages
 from flarechat.ui.answers import arguments_text
 from flarechat.ui.format import Glyphs, fit
@@ -92,14 +92,14 @@ class Question(Vertical, can_focus=True):
     def _told(self, asked: Asked) -> Content:
         """What is asked, in few lines: the transcript has the arguments laid out."""
         width = max(self.size.width, 20)
-        name = strip_controls(asked.call.name)
+        name = spelt_out(asked.call.name)
         if asked.running:
             return Content.assemble("Running ", (name, "bold"), "  esc stops it")
         ask = "asks you for the result of" if asked.by_hand else "wants to call"
         lines = [Content.assemble(f"The model {ask} ", (name, "bold"))]
         lines += self._arguments(asked.call, width)
         if asked.command:
-            lines.append(Content(fit(f"runs: {strip_controls(asked.command)}", width, self.marks)))
+            lines.append(Content(fit(f"runs: {spelt_out(asked.command)}", width, self.marks)))
         if not self._field.has_focus:
             lines.append(Content.styled(self._keys(asked, width), "bold $text-accent"))
         return Content("\n").join(lines)
