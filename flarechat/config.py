@@ -115,7 +115,8 @@ class Settings:
             text = getattr(self, key)
             named = text is not True and key != "regex"
             if not text or (named and (not text.strip() or "\0" in text)):
-                raise SettingsError(f"{flag_of(key)} is empty or no path.", "Leave it out.")
+                what = "empty" if key == "regex" else "empty or no path"
+                raise SettingsError(f"{flag_of(key)} is {what}.", "Leave it out.")
         calling = bool(self.tools) and self.tool_choice != "none"
         if len(held) + calling > 1:
             one, other = [*held, "tools"][:2]

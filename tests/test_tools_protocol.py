@@ -101,7 +101,7 @@ def test_a_choice_is_a_word_or_a_tool(choice: str) -> None:
     ("tools", "choice", "words"),
     [
         ((WEATHER,), "wether", "--tool-choice wether is unknown"),
-        ((), "required", "--tool-choice required is unknown"),
+        ((), "required", "--tool-choice required needs tools"),
         ((WEATHER, WEATHER), "auto", "Two tools are named weather"),
     ],
 )

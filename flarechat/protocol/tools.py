@@ -118,6 +118,10 @@ def require_tools(tools: Sequence[Tool], choice: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingsError(f"Two tools are named {twice}.", "Give each a name of its own.")
-    known = (*TOOL_CHOICES, *names) if tools else ("auto", "none")
+    if not tools and choice not in ("auto", "none"):
+        raise SettingsError(
+            f"--tool-choice {choice} needs tools to choose from.", "Give --tools as well."
+        )
+    known = (*TOOL_CHOICES, *names)
     if choice not in known:
         raise SettingsError(f"--tool-choice {choice} is unknown.", f"Use {', '.join(known)}.")

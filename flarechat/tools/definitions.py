@@ -23,6 +23,7 @@ from typing import Any
 
 from flarechat.errors import SettingsError
 from flarechat.protocol import Tool
+from flarechat.textsafe import well_formed
 from flarechat.tools.builtin import BUILT_IN, Function, built_in
 from flarechat.tools.jsontoml import content_of
 
@@ -213,7 +214,8 @@ def _command(entry: dict[str, Any]) -> tuple[str, ...]:
         return ()
     command = entry["command"]
     fits = isinstance(command, list) and all(isinstance(part, str) for part in command)
-    if not fits or not command or not command[0] or any("\0" in part for part in command):
+    unfit = fits and any("\0" in part or well_formed(part) != part for part in command)
+    if not fits or not command or not command[0] or unfit:
         raise _Fault(
             f"command is {_short(command)}, not a list of texts",
             'Give the program and its arguments, as ["python3", "tool.py"]; no shell reads them.',

@@ -75,7 +75,7 @@ def test_a_nearer_place_puts_its_own_in_place_of_a_farther_ones(
         (("--json-schema", '{"properties": {"a": {"not": {}}}}'), "at /properties/a: not is not"),
         (("--json-schema", '{"type": '), "JSON"),
         (("--json-schema", ""), "--json-schema is empty or no path."),
-        (("--regex", ""), "--regex is empty"),
+        (("--regex", ""), "--regex is empty."),
         (("--regex", r"(a)\1"), "The regular expression '(a)\\\\1' cannot be enforced"),
         (("--regex", "a", "--json-answer"), "--regex and --json-answer exclude each other."),
         (("--regex", "a", "--tools", "clock"), "--regex and --tools exclude each other."),

@@ -119,7 +119,7 @@ def test_the_next_run_of_a_session_tells_what_was_not_run(cli: Cli, tmp_path: Pa
         (("--tools", "clock", "--yes", "cloc"), "--yes cloc names no tool."),
         (("--yes", "clock"), "--yes clock names no tool."),
         (("--tools", "clock", "--tool-choice", "cloc"), "--tool-choice cloc is unknown."),
-        (("--tool-choice", "required"), "--tool-choice required is unknown."),
+        (("--tool-choice", "required"), "--tool-choice required needs tools to choose from."),
         (("--tools", "clock", "--tool-rounds", "0"), "--tool-rounds 0 is out of range."),
         (("--tools", "clock", "--fan", "2"), "--fan and --tools exclude each other."),
     ],

@@ -77,6 +77,7 @@ def test_built_in_tools_are_had_by_name_and_from_a_file(file: Path) -> None:
         ({"name": "w", "parameters": {"type": "array"}}, "are of type 'array'"),
         ({"name": "w", "command": "ls -l"}, "command is 'ls -l', not a list of texts"),
         ({"name": "w", "command": []}, r"command is \[\], not a list"),
+        ({"name": "w", "command": ["ls", "a\ud800"]}, "command is .*, not a list of texts"),
         ({"name": "w", "command": ["cat", 1]}, "not a list of texts"),
         ({"name": "w", "command": ["cat", "a\0"]}, "not a list of texts"),
         ({"name": "w", "command": ["no-such-program-x"]}, "no program 'no-such-program-x'"),
