@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -18,7 +19,9 @@ from flarechat.ui import constraints, jsontext
 from flarechat.ui.answers import Located, json_blocks
 from flarechat.ui.format import UNICODE
 from flarechat.ui.screens.constraint import ConstraintScreen
+from flarechat.ui.widgets import turn
 from flarechat.ui.widgets.lines import HeaderState, header_text
+from flarechat.ui.widgets.turn import TailView
 from tests.fakes import Play, ScriptedEngine, calls, words
 from tests.ui.harness import Chat, chatting, check_snapshot, played
 
@@ -386,3 +389,22 @@ def test_settings_give_up_what_the_chat_took() -> None:
     assert (None, free) == constraints.taken_from(free)
     with pytest.raises(FlarechatError):
         constraints.taken_from(dataclasses.replace(free, regex="("))
+
+
+def test_long_json_is_laid_out_seldom_while_it_comes_and_short_json_at_every_beat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tail, now = TailView(UNICODE), [0.0]
+    laid_out: list[float] = []
+    monkeypatch.setattr(tail, "_show", lambda blocks, below: laid_out.append(now[0]))
+    monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def beats(text: str, count: int = 20) -> int:
+        laid_out.clear()
+        for _ in range(count):
+            tail.feed(text, below=False)
+            now[0] += 0.1
+        return len(laid_out)
+
+    long = '{"a": [' + '"word", ' * 2500
+    assert (20, 2, 20) == (beats('{"a": ['), beats(long), beats('{"a": ['))

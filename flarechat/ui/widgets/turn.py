@@ -6,6 +6,7 @@ and whether what the model thought is folded to one line. Reads chat.Turn and ne
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from textual.content import Content
@@ -29,6 +30,9 @@ WAITING = "All lanes of the engine are taken; --concurrency says how many there 
 Place = Callable[[Turn], tuple[int, int]]
 _DIM = "$foreground 60%"
 _THOUGHTS_SHOWN = 6
+# Characters from which on laying JSON out takes tens of milliseconds, 5 µs a character, and ten
+# times what one takes.
+_LONG_JSON, _REST_S = 4096, 5e-5
 
 
 def state_word(turn: Turn, *, waits: bool = False) -> str:
@@ -155,13 +159,14 @@ class TailView(Page):
     def __init__(self, marks: Glyphs) -> None:
         super().__init__(widget_id="tail")
         self.marks = marks
+        self._next_layout = 0.0
 
     def feed(self, text: str, *, below: bool, call: str = "") -> None:
         """Show the tail, and behind it a `call` that is being written; `below` leaves a blank line
         to the finished blocks above.
         """
         if jsontext.begins(text) and not below and not call:
-            self._show(answers.json_blocks(text, self.marks, live=True), below=False)
+            self._lay_out(text)
             return
         parts = markdown.blocks(text, self.marks, colour=False) if text.strip() else []
         if call:
@@ -169,6 +174,15 @@ class TailView(Page):
             said = "\n".join(["Writing a call", *lines])
             parts.append(Prose(Content.styled(said, _DIM)))
         self._show(parts, below=below)
+
+    def _lay_out(self, text: str) -> None:
+        """Show JSON over lines. All of it is laid out anew as it grows, and of a long text so
+        seldom that this takes a tenth of the time or so.
+        """
+        now = time.monotonic()
+        if len(text) <= _LONG_JSON or now >= self._next_layout:
+            self._show(answers.json_blocks(text, self.marks, live=True), below=False)
+            self._next_layout = now + _REST_S * len(text)
 
     def think(self, thinking: str) -> None:
         """Show the end of what the model thinks, before it has said anything."""
