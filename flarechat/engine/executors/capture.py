@@ -6,6 +6,7 @@ host. Knows no round.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
@@ -85,7 +86,7 @@ class CudaCapture:
         """Record `work` as a graph; nothing of it happens yet."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
+        with _uncollected(), torch.cuda.stream(self._stream):
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 out = work()
@@ -111,6 +112,19 @@ class CudaCapture:
     def wait(self) -> None:
         """Wait for the stream in use."""
         torch.cuda.current_stream(self.device).synchronize()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is looked for: graphs of an engine that is gone, dropped in the middle of a
+    capture, would spoil it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Address:
