@@ -15,7 +15,6 @@ from flarechat import paths
 from flarechat.errors import StorageError
 from flarechat.vault.folder import VaultFolder
 from flarechat.vault.judging import upwards
-from flarechat.vault.nodefile import SUFFIX
 
 _NAMED = re.compile(rb'"snapshot"\s*:\s*"([0-9a-f]{64})"')
 _LISTS = re.compile(rb'"snapshots"\s*:\s*\[([0-9a-f",\s]*)\]')
@@ -83,7 +82,7 @@ def _used(folder: VaultFolder, digests: Set[str]) -> dict[Path, bool]:
     used = dict.fromkeys(headers, 0)
     for path, header in headers.items():
         if header is not None and not header.first:
-            above = path.with_name(header.parent + SUFFIX)
+            above = header.above(path)
             used[above] = max(used.get(above, 0), header.offset)
     return {
         path: path not in ends and header is not None and used[path] < len(header.tokens)

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from flarechat.vault.nodefile import SUFFIX, Header
+from flarechat.vault.nodefile import Header
 
 
 class Forest:
@@ -30,7 +30,7 @@ class Forest:
 
     def above(self, path: Path) -> Path:
         """The file of what a node hangs on; that of the first nodes never exists."""
-        return path.with_name(self.headers[path].parent + SUFFIX)
+        return self.headers[path].above(path)
 
     def lost(self) -> list[Path]:
         """Nodes that nothing can be restored from: what they hang on is not there."""

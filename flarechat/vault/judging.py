@@ -96,7 +96,7 @@ def upwards(paths: Iterable[Path]) -> dict[Path, Header | None]:
             found[path] = None
             continue
         if not header.first:
-            waiting.append(path.with_name(header.parent + SUFFIX))
+            waiting.append(header.above(path))
     return found
 
 
@@ -110,7 +110,7 @@ def go_up(path: Path, known: dict[Path, Header]) -> None:
             return
         if header.first:
             break
-        above = above.with_name(header.parent + SUFFIX)
+        above = header.above(above)
     down = list(reversed(ways.items()))
     length = len(known[above].tokens) if above in known else 0
     for _, header in down:
@@ -124,10 +124,8 @@ def hanging(paths: Iterable[Path], gone: set[Path]) -> Iterator[Path]:
     """Of these files those that hang on what is `gone`, over any number of steps."""
     children: dict[Path, list[Path]] = {}
     for path in paths:
-        try:
-            children.setdefault(path.with_name(read_header(path).parent + SUFFIX), []).append(path)
-        except Damaged:
-            continue
+        if (above := _above(path)) is not None:
+            children.setdefault(above, []).append(path)
     found = list(gone)
     for path in found:
         found += children.get(path, [])
@@ -136,12 +134,7 @@ def hanging(paths: Iterable[Path], gone: set[Path]) -> Iterator[Path]:
 
 def children_first(paths: Iterable[Path]) -> list[Path]:
     """These files in an order in which none goes before what hangs on it."""
-    above = dict[Path, Path | None]()
-    for path in paths:
-        try:
-            above[path] = path.with_name(read_header(path).parent + SUFFIX)
-        except Damaged:
-            above[path] = None
+    above = {path: _above(path) for path in paths}
     depths = dict[Path | None, int]()
     for path in above:
         steps, step = list[Path](), path
@@ -151,3 +144,11 @@ def children_first(paths: Iterable[Path]) -> list[Path]:
         for each in reversed(steps):
             depths[each] = depths.get(above[each], 0) + 1
     return sorted(above, key=lambda path: -depths[path])
+
+
+def _above(path: Path) -> Path | None:
+    """The file of what a node hangs on, None where its own cannot be read."""
+    try:
+        return read_header(path).above(path)
+    except Damaged:
+        return None

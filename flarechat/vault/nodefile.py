@@ -87,6 +87,10 @@ class Header:
         """Whether it hangs on no other node."""
         return self.parent == self.identity.digest
 
+    def above(self, path: Path) -> Path:
+        """The file of what it hangs on, by its own; that of the first nodes never exists."""
+        return path.with_name(self.parent + SUFFIX)
+
 
 # Writing.
 
