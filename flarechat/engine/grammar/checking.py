@@ -38,9 +38,6 @@ class _Bytes(Vocabulary):
         nothing: Any = _NoTokenizer()
         super().__init__(nothing, self._bytes.vocab_size, (self._bytes.eos_token,))
 
-    def prepare(self) -> None:
-        """Nothing is left to be made."""
-
     @property
     def library(self) -> LLTokenizer:
         return self._bytes

@@ -93,7 +93,6 @@ def compile_constraint(constraint: Constraint, vocabulary: Vocabulary) -> Gramma
             return _from_schema(constraint, vocabulary)
         return Grammar(constraint, {"lark_grammar": _lark(constraint)}, vocabulary)
 
-    vocabulary.prepare()
     if len(constraint.text) > MAX_TEXT:
         raise GrammarError(
             f"The {_WHAT[constraint.kind]} is {len(constraint.text):,} characters long; "

@@ -25,34 +25,21 @@ class Vocabulary:
     """The tokens of `tokenizer` for a model with so many logit `columns`; `eos` end an answer.
 
     What the library makes of them takes a third of a second for 49,152 tokens, so it is made once,
-    in a thread, when `prepare` or `library` first asks for it. Columns without a token are never
-    legal.
+    when it is first asked for; any thread may ask. Columns without a token are never legal.
     """
 
     def __init__(self, tokenizer: Tokenizer, columns: int, eos: Sequence[int]) -> None:
         self.tokenizer, self.columns, self.eos = tokenizer, columns, frozenset(eos)
         self._lock = threading.Lock()
-        self._worker: threading.Thread | None = None
         self._library: LLTokenizer | None = None
-        self._fault: BaseException | None = None
-
-    def prepare(self) -> None:
-        """Begin to make what the library needs, unless that was begun before."""
-        with self._lock:
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._make, name="grammar", daemon=True)
-                self._worker.start()
 
     @property
     def library(self) -> LLTokenizer:
         """The tokens in the library's form; waits until it is made."""
-        self.prepare()
-        assert self._worker is not None, "prepare starts the thread"
-        self._worker.join()
-        if self._fault is not None:
-            raise self._fault
-        assert self._library is not None, "the thread has ended without a fault"
-        return self._library
+        with self._lock:
+            if self._library is None:
+                self._library = self._made()
+            return self._library
 
     @cached_property
     def thinkable(self) -> bytes:
@@ -76,16 +63,11 @@ class Vocabulary:
         """Tokens with exactly these bytes."""
         return list(self.library.tokenize_bytes(text))
 
-    def _make(self) -> None:
-        try:
-            from llguidance import LLTokenizer, TokenizerWrapper
+    def _made(self) -> LLTokenizer:
+        from llguidance import LLTokenizer, TokenizerWrapper
 
-            form = _Form(self.tokenizer, self.columns, self.eos)
-            self._library = LLTokenizer(
-                TokenizerWrapper(form), n_vocab=self.columns, eos_token=sorted(self.eos)
-            )
-        except BaseException as fault:  # raised where it is asked for
-            self._fault = fault
+        form = _Form(self.tokenizer, self.columns, self.eos)
+        return LLTokenizer(TokenizerWrapper(form), n_vocab=self.columns, eos_token=sorted(self.eos))
 
 
 class _Form:
