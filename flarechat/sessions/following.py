@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from flarechat import paths
 from flarechat.errors import StorageError
 from flarechat.sessions import names
 
@@ -48,6 +49,14 @@ def stamp(stat: os.stat_result) -> Stamp:
 def settled(stat: os.stat_result) -> bool:
     """Whether a change from now on would show in the stamp."""
     return time.time_ns() - stat.st_mtime_ns > _UNSURE_NS
+
+
+def place(name: str) -> Path | None:
+    """Where the cache of this name is kept; None where there is no folder for it."""
+    try:
+        return paths.cache_dir() / name
+    except StorageError:
+        return None
 
 
 def kept(file: Path, version: bytes) -> bytes | None:

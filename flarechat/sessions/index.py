@@ -115,22 +115,15 @@ class Index:
 
 def opened() -> Index:
     """This user's index; one a process."""
-    return _opened(paths.sessions_dir(), _file())
+    return _opened(paths.sessions_dir(), following.place(FILE))
 
 
 def follow() -> None:
     """Take what was deleted out of the file, where there is one."""
-    file = _file()
+    file = following.place(FILE)
     if file and file.exists():
         with contextlib.suppress(StorageError), opened().refreshed():
             pass
-
-
-def _file() -> Path | None:
-    try:
-        return paths.cache_dir() / FILE
-    except StorageError:
-        return None
 
 
 @functools.lru_cache(maxsize=1)
@@ -142,7 +135,7 @@ def problems() -> list[str]:
     """What is wrong with the file, in words that fit behind its name and a colon. Where it is
     behind the sessions it is right, as it follows them.
     """
-    file = _file()
+    file = following.place(FILE)
     if file is None or not file.exists():
         return []
     if following.torn(file, _VERSION):
@@ -178,7 +171,7 @@ def _differing(table: sqlite3.Connection, folder: Path) -> Iterator[str]:
 
 def remake() -> None:
     """Make the file anew, where there is a place for it."""
-    if file := _file():
+    if file := following.place(FILE):
         following.drop(file)
         _opened.cache_clear()
         with opened().refreshed():

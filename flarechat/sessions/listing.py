@@ -40,7 +40,7 @@ class SessionInfo:
 
 def listed() -> list[SessionInfo]:
     """Every session file, the last changed first; one that cannot be read is named, not hidden."""
-    folder, file = paths.sessions_dir(), _file()
+    folder, file = paths.sessions_dir(), following.place(FILE)
     known = _kept(file)
     now: dict[str, _Entry] = {}
     infos, read, total = [], 0, 0
@@ -64,7 +64,7 @@ def listed() -> list[SessionInfo]:
 
 def follow() -> None:
     """Take what was deleted out of the file, where there is one."""
-    file = _file()
+    file = following.place(FILE)
     if file and file.exists():
         with contextlib.suppress(StorageError):
             listed()
@@ -74,9 +74,11 @@ def problems() -> list[str]:
     """What is wrong with what is kept, in words that fit behind the file's name and a colon. Where
     it is behind the sessions it is right, as it follows them.
     """
-    file, folder = _file(), paths.sessions_dir()
-    if file is None or following.torn(file, _VERSION):
-        return ["it is torn"] if file else []
+    file, folder = following.place(FILE), paths.sessions_dir()
+    if file is None:
+        return []
+    if following.torn(file, _VERSION):
+        return ["it is torn"]
     now, known = dict(following.files_of(folder)), _kept(file)
     return [
         f"it has something else of {name} than the session"
@@ -88,16 +90,9 @@ def problems() -> list[str]:
 
 def remake() -> None:
     """Make what is kept anew."""
-    if file := _file():
+    if file := following.place(FILE):
         following.drop(file)
         listed()
-
-
-def _file() -> Path | None:
-    try:
-        return paths.cache_dir() / FILE
-    except StorageError:
-        return None
 
 
 def _kept(file: Path | None) -> dict[str, _Entry]:
