@@ -15,7 +15,7 @@ from typing import Any
 from flarechat.errors import SettingsError
 
 TOOL_CHOICES = ("auto", "none", "required")
-MAX_TOOL_DEPTH = 64
+MAX_TOOL_DEPTH, MAX_CALL_DEPTH = 64, 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -78,18 +78,23 @@ _COMBINING = frozenset(
 
 def _fault(parameters: dict[str, Any]) -> str:
     """What keeps them from being written as JSON, in words that follow their name."""
-    level: list[Any] = [parameters]
-    for _ in range(MAX_TOOL_DEPTH):
-        level = [part for value in level for part in _parts(value)]
-        if not level:
-            break
-    else:
+    if not is_shallow(parameters, MAX_TOOL_DEPTH):
         return f"are nested deeper than {MAX_TOOL_DEPTH} levels"
     try:
         json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
         return f"cannot be written as JSON: {error}"
     return ""
+
+
+def is_shallow(value: Any, levels: int) -> bool:
+    """Whether a JSON value is nested no deeper; found out level by level, however deep it is."""
+    level = [value]
+    for _ in range(levels):
+        level = [part for held in level for part in _parts(held)]
+        if not level:
+            return True
+    return False
 
 
 def _parts(value: Any) -> Sequence[Any]:

@@ -8,8 +8,9 @@ import json
 from typing import Any
 
 from flarechat.protocol import ToolCall
+from flarechat.protocol.tools import MAX_CALL_DEPTH, is_shallow
 from flarechat.sessions import names
-from flarechat.sessions.toolturns import is_shallow, sound
+from flarechat.sessions.toolturns import sound
 
 
 def calls_of(message: dict[str, Any]) -> list[ToolCall | None]:
@@ -49,6 +50,8 @@ def _call(function: Any, own: str) -> ToolCall | None:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             return None
-    if not isinstance(arguments, dict) or not function["name"] or not is_shallow(arguments):
+    if not isinstance(arguments, dict) or not function["name"]:
+        return None
+    if not is_shallow(arguments, MAX_CALL_DEPTH):
         return None
     return sound(ToolCall(id=own or names.new_id(), name=function["name"], arguments=arguments))

@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from flarechat.protocol import ToolCall
+from flarechat.protocol.tools import MAX_CALL_DEPTH, is_shallow
 from flarechat.textsafe import well_formed
-
-MAX_DEPTH = 128
 
 
 def call_fields(calls: Iterable[ToolCall]) -> dict[str, Any]:
@@ -64,16 +63,5 @@ def _is_call(value: Any) -> bool:
         and isinstance(value.get("id"), str)
         and isinstance(value.get("name"), str)
         and isinstance(value.get("arguments"), dict)
-        and is_shallow(value["arguments"])
+        and is_shallow(value["arguments"], MAX_CALL_DEPTH)
     )
-
-
-def is_shallow(value: Any) -> bool:
-    """Whether a JSON value is nested no deeper than a model's call may be."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = (list(v.values()) if isinstance(v, dict) else v for v in level)
-        level = [part for v in inner if isinstance(v, list) for part in v]
-        if not level:
-            return True
-    return False

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from flarechat.protocol.tools import MAX_CALL_DEPTH, is_shallow
 from flarechat.textsafe import well_formed
-
-MAX_DEPTH = 128
 
 
 class NoJson(ValueError):
@@ -35,7 +34,7 @@ def read_json(text: str) -> Any:
         raise NoJson("A number in the JSON has too many digits.") from error
     except RecursionError as error:
         raise _too_deep() from error
-    if _deeper(value):
+    if not is_shallow(value, MAX_CALL_DEPTH):
         raise _too_deep()
     if "\\u" not in text:
         return value
@@ -65,15 +64,5 @@ def _no_constant(name: str) -> NoReturn:
     raise NoJson(f"{name} is no number in JSON.")
 
 
-def _deeper(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for held in level if isinstance(held, (dict, list))
-                 for part in (held.values() if isinstance(held, dict) else held)]  # fmt: skip
-        if not level:
-            return False
-    return True
-
-
 def _too_deep() -> NoJson:
-    return NoJson(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
+    return NoJson(f"The JSON is nested deeper than {MAX_CALL_DEPTH} levels.")
