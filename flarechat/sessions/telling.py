@@ -18,15 +18,7 @@ def branches(tree: TurnTree) -> list[list[Turn]]:
     """The path to the head, then those to every other last turn, in the order of the file."""
     parents = {turn.parent for turn in tree.turns.values()}
     ends = [turn for turn in tree.turns.values() if turn.id not in parents]
-    return [tree.path(), *(_path_to(tree, end) for end in ends if end.id != tree.head)]
-
-
-def _path_to(tree: TurnTree, turn: Turn | None) -> list[Turn]:
-    path = []
-    while turn:
-        path.append(turn)
-        turn = tree.turns.get(turn.parent) if turn.parent else None
-    return path[::-1]
+    return [tree.path(), *(tree.path_to(end) for end in ends if end.id != tree.head)]
 
 
 def told_once(paths: list[list[Turn]]) -> list[Part]:
