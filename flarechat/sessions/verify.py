@@ -71,22 +71,28 @@ class Report:
 
 def verify(name: str | None = None) -> Report:
     """Look at everything, or at the session of this name and the snapshots that are its own."""
+    path = None if name is None else store.find(name)
+    count, findings = _snapshots(path)
+    return Report(
+        sessions=tuple(map(check, [path] if path else store.files())),
+        kept=() if path else _kept(),
+        snapshots=count,
+        vault=tuple(findings),
+    )
+
+
+def _snapshots(session: Path | None) -> tuple[int, list[Finding]]:
+    """How many snapshots were looked at, all or those of this session, and what is wrong."""
     try:
         vault = VaultFolder(paths.snapshots_dir())
     except StorageError as error:
-        checked = (check(store.find(name)),) if name else tuple(map(check, store.files()))
         root = paths.cache_dir() / "snapshots"
         what = error.message if root.is_dir() else "it is no folder; move it away"
-        wrong = Finding(root, what, mendable=False)
-        return Report(sessions=checked, kept=() if name else _kept(), snapshots=0, vault=(wrong,))
-    if name is None:
-        entries, findings = vault.entries(), vault.verify()
-        checked = tuple(map(check, store.files()))
-        return Report(sessions=checked, kept=_kept(), snapshots=len(entries), vault=tuple(findings))
-    path = store.find(name)
-    own = snapshots.files_of(vault, snapshots.named(path))
-    findings = vault.verify(own)
-    return Report(sessions=(check(path),), kept=(), snapshots=len(own), vault=tuple(findings))
+        return 0, [Finding(root, what, mendable=False)]
+    if session is None:
+        return len(vault.entries()), vault.verify()
+    own = snapshots.files_of(vault, snapshots.named(session))
+    return len(own), vault.verify(own)
 
 
 def mend(report: Report) -> Report:
