@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flarechat.protocol import ToolCall
-from flarechat.tools.results import DONE, FAILED, REFUSED, STOPPED, UNRUN, Result, clean
+from flarechat.tools.results import DONE, FAILED, REFUSED, STOPPED, UNRUN, Result
 from flarechat.tools.toolbox import Toolbox
 
 MAX_CALLS = 8
@@ -128,9 +128,7 @@ class Calling:
             return None
         running.stop.set()
         running.ended.wait(_STOP_PATIENCE_S)
-        return running.result or Result(
-            call=call.id, name=call.name, outcome=STOPPED, text="Error: the user stopped it."
-        )
+        return running.result or Result.of(call, STOPPED, "Error: the user stopped it.")
 
     def _waiting(self) -> ToolCall:
         call = self.waiting
@@ -150,7 +148,7 @@ class Calling:
 
     def _ended(self, call: ToolCall, outcome: str, text: str) -> Result:
         self._at, self._leave = self._at + 1, ""
-        return Result(call=call.id, name=call.name, outcome=outcome, text=clean(text))
+        return Result.of(call, outcome, text)
 
 
 class _Running:
@@ -166,9 +164,7 @@ class _Running:
         try:
             self.result = self._toolbox.run(self._call, self.stop)
         except Exception as error:
-            text = clean(f"Error: {self._call.name} failed: {type(error).__name__}.")
-            self.result = Result(
-                call=self._call.id, name=self._call.name, outcome=FAILED, text=text
-            )
+            text = f"Error: {self._call.name} failed: {type(error).__name__}."
+            self.result = Result.of(self._call, FAILED, text)
         finally:
             self.ended.set()

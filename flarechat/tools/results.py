@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from flarechat.protocol import ToolCall
 from flarechat.textsafe import strip_controls, well_formed
 
 DONE, FAILED, REFUSED, UNRUN, STOPPED = "done", "failed", "refused", "unrun", "stopped"
-OUTCOMES = (DONE, FAILED, REFUSED, UNRUN, STOPPED)
 
 # Escape sequences as a whole: without their first character they would be left as letters.
 _SEQUENCES = re.compile(
@@ -19,14 +19,19 @@ _SEQUENCES = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of the call with the id `call`, of the tool `name`. `outcome` is one of OUTCOMES:
-    it ran, it failed, the user refused it, it was not run, or it was stopped.
+    """The result of the call with the id `call`, of the tool `name`. `outcome` says that it is
+    done, failed, was refused by the user, was not run, or was stopped.
     """
 
     call: str
     name: str
     outcome: str
     text: str
+
+    @classmethod
+    def of(cls, call: ToolCall, outcome: str, text: str) -> Result:
+        """The result of a call; its text is cleaned."""
+        return cls(call=call.id, name=call.name, outcome=outcome, text=clean(text))
 
 
 def clean(text: str) -> str:

@@ -10,7 +10,7 @@ from flarechat.protocol import Tool, ToolCall
 from flarechat.tools import runner
 from flarechat.tools.builtin import ToolError
 from flarechat.tools.definitions import Definition, load
-from flarechat.tools.results import DONE, FAILED, STOPPED, Result, clean
+from flarechat.tools.results import DONE, FAILED, STOPPED, Result
 
 
 class Toolbox:
@@ -37,17 +37,13 @@ class Toolbox:
         """Run a call of a tool that is not answered by hand; `stop` ends it."""
         definition = self._definitions.get(call.name)
         if definition is None or definition.by_hand:
-            return _result(call, FAILED, f"Error: there is no tool {call.name} to run.")
+            return Result.of(call, FAILED, f"Error: there is no tool {call.name} to run.")
         if definition.function is None:
             return _commanded(definition, call, stop)
         try:
-            return _result(call, DONE, definition.function(call.arguments))
+            return Result.of(call, DONE, definition.function(call.arguments))
         except ToolError as error:
-            return _result(call, FAILED, f"Error: {error}")
-
-
-def _result(call: ToolCall, outcome: str, text: str) -> Result:
-    return Result(call=call.id, name=call.name, outcome=outcome, text=clean(text))
+            return Result.of(call, FAILED, f"Error: {error}")
 
 
 def _commanded(definition: Definition, call: ToolCall, stop: Event | None) -> Result:
@@ -64,19 +60,19 @@ def _commanded(definition: Definition, call: ToolCall, stop: Event | None) -> Re
     if ran.cut:
         output += f"\n[cut here: {definition.output_limit} bytes are the most that is kept]"
     if ran.end == "exited" and ran.status == 0:
-        return _result(call, DONE, output)
+        return Result.of(call, DONE, output)
     errors = ran.errors.decode("utf-8", "replace").strip()
     if ran.end == "exited":
-        return _result(call, FAILED, _lines(_ended(call.name, ran.status), errors or output))
+        return Result.of(call, FAILED, _lines(_ended(call.name, ran.status), errors or output))
     if ran.end == "unstarted":
-        return _result(call, FAILED, f"Error: {call.name} could not be started: {errors}.")
+        return Result.of(call, FAILED, f"Error: {call.name} could not be started: {errors}.")
     if ran.end == "stopped":
-        return _result(call, STOPPED, "Error: the user stopped it.")
+        return Result.of(call, STOPPED, "Error: the user stopped it.")
     why = f"it took more than {definition.timeout:g} s"
     if ran.end == "flooded":
         why = "it wrote without an end"
     told = f"Error: {call.name} was ended, as {why}."
-    return _result(call, FAILED, _lines(told, output or errors))
+    return Result.of(call, FAILED, _lines(told, output or errors))
 
 
 def _lines(*texts: str) -> str:
