@@ -178,10 +178,7 @@ class SnapshotTree:
 
     def drop(self, node: Node) -> None:
         """Take a node out, with all that hangs on it."""
-        gone = [node]
-        for above in gone:
-            gone += [n for heads in above.children.values() for ns in heads.values() for n in ns]
-        for below in reversed(gone):
+        for below in reversed(node.branches()):
             self._drop_leaf(below)
 
     def _drop_leaf(self, node: Node) -> None:

@@ -6,7 +6,7 @@ nothing, and all branches share what lies before it. It knows no slot and no fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from flarechat.vault.identity import Identity, digest_of
 from flarechat.vault.tensors import BESIDE, PASSED, ROWS
 
-__all__ = ["BESIDE", "PASSED", "ROWS", "Node"]
+__all__ = ["BESIDE", "PASSED", "ROWS", "Node", "kinds"]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class Node:
         drafted: bool, private: bool = False,
     ) -> Node:  # fmt: skip
         """A node with these tensors, which nothing may change any more."""
+        whole, recalled = kinds(tensors)
         return cls(
             digest=digest_of(parent.digest, offset, tokens), parent=parent, offset=offset,
             tokens=tuple(tokens), nbytes=sum(t.nbytes for t in tensors.values()),
-            whole=any(name.startswith(BESIDE) for name in tensors),
-            recalled=any(name.startswith(PASSED) for name in tensors),
-            drafted=drafted, private=private or parent.private, tensors=tensors,
+            whole=whole, recalled=recalled, drafted=drafted, private=private or parent.private,
+            tensors=tensors,
         )  # fmt: skip
 
     @property
@@ -76,10 +76,15 @@ class Node:
 
     def hide(self) -> None:
         """What it holds, and all that hangs on it, may not be written to disk any more."""
-        hidden = [self]
-        for node in hidden:
+        for node in self.branches():
             node.private = True
-            hidden += [n for heads in node.children.values() for ns in heads.values() for n in ns]
+
+    def branches(self) -> list[Node]:
+        """This node and all that hang on it, each before its own."""
+        found = [self]
+        for node in found:
+            found += [n for heads in node.children.values() for ns in heads.values() for n in ns]
+        return found
 
     def path(self) -> list[Node]:
         """The nodes from the root's child down to this one."""
@@ -88,3 +93,12 @@ class Node:
             nodes.append(node)
             node = node.parent
         return nodes[::-1]
+
+
+def kinds(names: Collection[str]) -> tuple[bool, bool]:
+    """Of a node with tensors of these names, whether the state after its last token is whole, and
+    whether a pass over it was recalled."""
+    return (
+        any(name.startswith(BESIDE) for name in names),
+        any(name.startswith(PASSED) for name in names),
+    )

@@ -19,7 +19,7 @@ from torch import Tensor
 from flarechat.engine.node_writer import NodeWriter
 from flarechat.engine.reading import Reader
 from flarechat.engine.snapshot_tree import SnapshotTree
-from flarechat.engine.snapshots import BESIDE, PASSED, Node
+from flarechat.engine.snapshots import Node, kinds
 from flarechat.errors import StorageError
 from flarechat.vault.folder import VaultFolder
 from flarechat.vault.identity import Identity
@@ -197,7 +197,7 @@ class Vault:
         place = header.parent, header.offset, header.tokens
         if place != (node.parent.digest, node.offset, node.tokens):
             raise Damaged("it holds other tokens than its name says")
-        if _kinds(header) != (node.whole, node.recalled):
+        if kinds(header.tensors) != (node.whole, node.recalled):
             raise Unreadable("another process wrote it anew")
         try:
             tensors: dict[str, Tensor] = load(data)
@@ -233,17 +233,8 @@ class Vault:
 
 def _node(digest: str, header: Header, parent: Node) -> Node:
     """A node that lies on disk alone."""
-    whole, recalled = _kinds(header)
+    whole, recalled = kinds(header.tensors)
     return Node(
         digest=digest, parent=parent, offset=header.offset, tokens=header.tokens,
         nbytes=header.nbytes, whole=whole, recalled=recalled, drafted=header.drafted,
     )  # fmt: skip
-
-
-def _kinds(header: Header) -> tuple[bool, bool]:
-    """Whether the state after the last token is whole, and whether a pass over it was recalled."""
-    names = header.tensors
-    return (
-        any(name.startswith(BESIDE) for name in names),
-        any(name.startswith(PASSED) for name in names),
-    )
