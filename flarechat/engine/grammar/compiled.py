@@ -27,19 +27,6 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 MAX_TEXT = 1 << 18
-
-# One line of JSON with a blank behind each comma and colon, as most of what models have read has
-# it. No place takes blank space or leaves it out: a small model could write it without end, and no
-# run of certain bytes would go past a comma.
-STYLE = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "coerce_one_of": False,
-    "lenient": False,
-    # Without \u, as a name that is listed could otherwise be spelled so that it counts as another.
-    "json_allowed_escapes": '"\\bfnrt',
-}
 # So many subschemas are compiled alone, to tell where one that is refused lies.
 _TRIED = 300
 # So many optional properties in a row are always followed; of more it is looked at.
@@ -108,7 +95,7 @@ def _from_schema(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
     for place in schema.places:
         _refuse_crowd(place, schema, vocabulary)
     try:
-        return Grammar(constraint, _schema_body(schema.text()), vocabulary)
+        return Grammar(constraint, {"json_schema": schema.form()}, vocabulary)
     except GrammarError as error:
         found = _place_of(error.message, schema, vocabulary)
         where = "" if found is None else f" at {found or 'its root'}"
@@ -157,12 +144,8 @@ def _refuse_crowd(place: str, schema: PreparedSchema, vocabulary: Vocabulary) ->
 
 def _fault_at(place: str, schema: PreparedSchema, vocabulary: Vocabulary) -> str:
     """What the library has against what lies at a place of a schema, alone."""
-    body = {"grammars": [{"name": "body", **_schema_body(schema.text(place))}]}
+    body = {"grammars": [{"name": "body", "json_schema": schema.form(place)}]}
     return _fault(_library_matcher(json.dumps(body), vocabulary))
-
-
-def _schema_body(text: str) -> dict[str, Any]:
-    return {"json_schema": {**json.loads(text), "x-guidance": STYLE}}
 
 
 def _lark(constraint: Constraint) -> str:

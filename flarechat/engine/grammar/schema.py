@@ -22,6 +22,19 @@ MAX_BYTES = 1 << 18
 MAX_DEPTH = 90
 MAX_SCHEMAS = 5_000
 
+# One line of JSON with a blank behind each comma and colon, as most of what models have read has
+# it. No place takes blank space or leaves it out: a small model could write it without end, and no
+# run of certain bytes would go past a comma.
+STYLE = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": False,
+    "lenient": False,
+    # Without \u, as a name that is listed could otherwise be spelled so that it counts as another.
+    "json_allowed_escapes": '"\\bfnrt',
+}
+
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft/(2020-12|2019-09)|draft-0[4567])/schema#?")
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _HOME = "#/$defs/schema"
@@ -37,9 +50,10 @@ class PreparedSchema:
     document: dict[str, Any]
     places: tuple[str, ...]
 
-    def text(self, place: str = "") -> str:
-        """The JSON that the library compiles: the whole, or what lies at a place."""
-        return json.dumps({"$ref": _at_home(place), "$defs": {"schema": self.document}})
+    def form(self, place: str = "") -> dict[str, Any]:
+        """What the library compiles: the whole, or what lies at a place."""
+        home = {"$ref": _at_home(place), "$defs": {"schema": self.document}}
+        return {**home, "x-guidance": STYLE}
 
 
 def prepared(text: str) -> PreparedSchema:

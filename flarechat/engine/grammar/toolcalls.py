@@ -12,13 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flarechat.engine.grammar.compiled import (
-    SECONDS,
-    STYLE,
-    Grammar,
-    compile_constraint,
-    within,
-)
+from flarechat.engine.grammar.compiled import SECONDS, Grammar, compile_constraint, within
 from flarechat.engine.grammar.schema import prepared
 from flarechat.engine.grammar.vocabulary import Vocabulary
 from flarechat.engine.text.calls import Maybe, Part, ToolForm, Value, Words
@@ -111,8 +105,7 @@ class _Rules:
         if isinstance(part, Maybe):
             return f"({self._sequence(part.parts)})?"
         if isinstance(part, Value):
-            schema = json.loads(prepared(json.dumps(part.schema)).text())
-            return f"%json {json.dumps({**schema, 'x-guidance': STYLE})}"
+            return f"%json {json.dumps(prepared(json.dumps(part.schema)).form())}"
         return self.add(f"WORDS{len(self._lines)}", _words(part))
 
 
