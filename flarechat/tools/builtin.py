@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from flarechat.protocol import Tool
-from flarechat.tools.calculator import CalculationError, calculate
-from flarechat.tools.folder import ReadError, read_text
+from flarechat.tools.calculator import calculate
+from flarechat.tools.folder import read_text
+from flarechat.tools.results import ToolError
 
 BUILT_IN = ("calculator", "clock", "read_file")
 
 # Arguments in, text out; ToolError where there is none.
 Function = Callable[[dict[str, Any]], str]
-
-
-class ToolError(Exception):
-    """A tool has no result; the message is a sentence for the model."""
 
 
 def built_in(name: str, folder: Path | None, limit: int) -> tuple[Tool, Function]:
@@ -30,7 +27,7 @@ def built_in(name: str, folder: Path | None, limit: int) -> tuple[Tool, Function
         return _CLOCK, _clock
     assert folder is not None, "read_file has a folder"
     root = folder
-    return _READ_FILE, lambda arguments: _read_file(root, limit, arguments)
+    return _READ_FILE, lambda given: read_text(root, _argument(given, "path"), limit)
 
 
 def _described(name: str, description: str, required: bool, **parameters: str) -> Tool:
@@ -71,10 +68,7 @@ def _argument(arguments: dict[str, Any], name: str) -> str:
 
 
 def _calculator(arguments: dict[str, Any]) -> str:
-    try:
-        return calculate(_argument(arguments, "expression"))
-    except CalculationError as error:
-        raise ToolError(str(error)) from None
+    return calculate(_argument(arguments, "expression"))
 
 
 def _clock(arguments: dict[str, Any]) -> str:
@@ -87,10 +81,3 @@ def _clock(arguments: dict[str, Any]) -> str:
         except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
             raise ToolError(f"There is no time zone {name!r}.") from None
     return f"{now:%A} {now.isoformat(sep=' ', timespec='seconds')} ({now.tzname()})"
-
-
-def _read_file(folder: Path, limit: int, arguments: dict[str, Any]) -> str:
-    try:
-        return read_text(folder, _argument(arguments, "path"), limit)
-    except ReadError as error:
-        raise ToolError(str(error)) from None

@@ -17,6 +17,8 @@ import operator
 import re
 from collections.abc import Callable
 
+from flarechat.tools.results import ToolError
+
 MAX_LENGTH = 1000
 MAX_BITS = 4096
 MAX_DEPTH = 40
@@ -48,7 +50,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Number], int, int]] = {
 }
 
 
-class CalculationError(ValueError):
+class CalculationError(ToolError):
     """The expression is none, or has no value; the message is a sentence."""
 
 
@@ -185,8 +187,6 @@ def _applied(function: Callable[..., Number], *values: Number) -> Number:
         raise CalculationError("A division by zero has no value.") from None
     except OverflowError:
         raise CalculationError("The number is too large.") from None
-    except CalculationError:
-        raise
     except ValueError:
         shown = ", ".join(map(str, values))
         name = getattr(function, "__name__", "It")

@@ -11,10 +11,13 @@ import os
 import stat
 from pathlib import Path
 
+from flarechat.errors import reason_of
+from flarechat.tools.results import ToolError
+
 _STEP = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class ReadError(ValueError):
+class ReadError(ToolError):
     """The file cannot be read; the message is a sentence."""
 
 
@@ -28,8 +31,7 @@ def read_text(folder: Path, name: str, limit: int) -> str:
     except (ValueError, RuntimeError):
         raise ReadError(f"{name!r} is not below the folder that may be read.") from None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ReadError(f"{name!r} cannot be read: {reason}.") from None
+        raise ReadError(f"{name!r} cannot be read: {reason_of(error)}.") from None
     text = _text(name, data, cut=size > len(data))
     if size > len(data):
         text += f"\n[cut here: the file has {size} bytes, {limit} are the most that is read]"

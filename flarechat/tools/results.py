@@ -1,4 +1,6 @@
-"""What came of a call: a word for it and the text that goes back to the model."""
+"""What came of a call: a word for it and the text that goes back to the model; or why nothing
+did, as the functions that come with flarechat say it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,10 @@ _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
 )
+
+
+class ToolError(Exception):
+    """A tool has no result; the message is a sentence for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

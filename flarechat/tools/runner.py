@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from threading import Event
 from typing import IO
 
+from flarechat.errors import reason_of
+
 ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 # Of what is written beyond the limit so much is read and dropped, then the program is ended.
 _FLOOD = 64 << 20
@@ -57,8 +59,7 @@ def run(
             start_new_session=True,
         )
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        return Ran(end="unstarted", errors=reason.encode())
+        return Ran(end="unstarted", errors=reason_of(error).encode())
     with process:
         pipes = _Pipes(process, data, limit)
         try:

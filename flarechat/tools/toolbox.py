@@ -8,9 +8,8 @@ from threading import Event
 
 from flarechat.protocol import Tool, ToolCall
 from flarechat.tools import runner
-from flarechat.tools.builtin import ToolError
 from flarechat.tools.definitions import Definition, load
-from flarechat.tools.results import DONE, FAILED, STOPPED, Result
+from flarechat.tools.results import DONE, FAILED, STOPPED, Result, ToolError
 
 
 class Toolbox:
